@@ -28,11 +28,13 @@ class Proxy:
         """What clients sent, by upper-case name."""
         self.cut: Counter[str] = Counter()
         """How many replies to each command are to be lost, together with their connection."""
+        self.late: Counter[str] = Counter()
+        """How many of each command lose their connection, and reach the server only at `release`."""
         self.in_part = ""
         """The command whose replies lose their last bytes."""
         self._links: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
-        self._flowing = asyncio.Event()
+        self._flowing, self._released = asyncio.Event(), asyncio.Event()
         self._flowing.set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -50,6 +52,10 @@ class Proxy:
 
     def resume(self) -> None:
         self._loop.call_soon_threadsafe(self._flowing.set)
+
+    def release(self) -> None:
+        """Sends on what came late, now and from now on."""
+        self._loop.call_soon_threadsafe(self._released.set)
 
     def redirect(self, target_port: int) -> None:
         """Sends new connections elsewhere, as an endpoint that has failed over; those that are open stay."""
@@ -105,6 +111,9 @@ class Proxy:
     async def wait_until_flowing(self) -> None:
         await self._flowing.wait()
 
+    async def wait_until_released(self) -> None:
+        await self._released.wait()
+
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -117,6 +126,7 @@ class _Link:
         self._client, self._server = client, server
         self._pending: list[str] = []
         """Commands whose replies have not come."""
+        self._is_late = False
 
     async def run(self) -> None:
         flows = [
@@ -148,6 +158,8 @@ class _Link:
                 is_cut = writer is self._client[1] and self._proxy.in_part in self._pending[:1]
                 if not data or not frames.feed(data):
                     return
+                if self._is_late:
+                    await self._proxy.wait_until_released()
                 writer.write(data[:-3] if is_cut else data)
                 await writer.drain()
         except OSError:
@@ -159,6 +171,10 @@ class _Link:
         name = frame[0].decode(errors="replace").upper()
         self._proxy.commands[name] += 1
         self._pending.append(name)
+        if self._proxy.late[name] > 0:
+            self._proxy.late[name] -= 1
+            self._is_late = True
+            self._client[1].close()
         return True
 
     def _see_reply(self, _frame: list[bytes]) -> bool:

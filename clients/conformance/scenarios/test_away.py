@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Package, StartProxy, StartServer, eventually, info, is_whole
+from conftest import MASTER, Package, StartProxy, StartServer, eventually, info, is_whole
 from drivers import DriverError
 from launch import Servers, ask
 from proxy import Proxy
@@ -183,6 +183,20 @@ def test_a_sentinel_that_is_silent_hides_no_master(
         package.server(sentinel, sentinel=sentinel, sentinels=nodes)
         package.limiter(capacity=10, rate="10/h")
         assert not package.take()["degraded"]
+
+
+@pytest.mark.only("node-redis", "node-redis-5")
+def test_a_master_that_sentinel_replaces_while_it_is_there_is_left_at_once(
+    package: Package, watched_pair: tuple[Service, Service, Service]
+) -> None:
+    old, new, sentinel = watched_pair
+    package.server(old, sentinel=sentinel)
+    package.limiter(capacity=1000, rate="10/h")
+    assert not package.take("before")["degraded"]
+    ask(sentinel, "SENTINEL", "FAILOVER", MASTER)
+    eventually(lambda: ask(sentinel, "SENTINEL", "get-master-addr-by-name", MASTER)[1] == str(new.port))
+    eventually(lambda: package.take("after") and ask(new, "EXISTS", "tb:after") == 1)
+    assert info(old)["role"] == "master", "Sentinel demotes it some ten seconds later"
 
 
 def test_a_cold_start_far_away_connects(package: Package, server: Service, start_proxy: StartProxy) -> None:

@@ -114,6 +114,30 @@ test("a hold whose reply is lost ends if the call is sent again, and is denied o
   }
 });
 
+test("a hold that arrives after its settlement is ended", async () => {
+  const [fake, others] = [new FakeServer(), new FakeServer()];
+  const send = (others.send = fake.send.bind(fake));
+  const [limiter, other] = [fake, others].map((one) => new JointLimiter(patient(one), LIMITS));
+  const slotsAreFree = async () => ((await send(["TB.PEEK", "tb:{x}:a:slots", "1", "0", "1"])) as number[])[0];
+  const holdTheOther = async () => {
+    const first = await other!.hold("x", { "a:slots": 1 });
+    return limiter!.holdAny("x", EITHER).finally(() => first.settle());
+  };
+  for (const hold of [() => limiter!.hold("x", EITHER[0]!), holdTheOther]) {
+    const sent: (readonly string[])[] = [];
+    fake.send = async (words) => {
+      if (sent.push(words) === 1) throw new Error("the connection has ended");
+      return send(words);
+    };
+    const repeated = await hold();
+    assert.deepEqual([repeated.allowed, repeated.decision.degraded], [true, false]);
+    await repeated.settle(0);
+    await send(sent[0]!);
+    assert.equal(await slotsAreFree(), 0, "the hold of nobody");
+    await until(async () => (await slotsAreFree()) === 1);
+  }
+});
+
 test("callers who leave at any moment leave nothing held", async (t) => {
   const { buckets, held } = await setUp(t);
   const limiter = new JointLimiter(buckets, LIMITS, { onError: "throw" });

@@ -2,6 +2,8 @@
 
 import assert from "node:assert/strict";
 import { execFile, execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { createServer, type AddressInfo } from "node:net";
 import { test, type TestContext } from "node:test";
 import { promisify } from "node:util";
 
@@ -152,6 +154,27 @@ for (const [library, clientTo] of Object.entries(UNCONNECTED)) {
     await assert.rejects(take("redis://:wrong@127.0.0.1:PORT"), /ServerError: (WRONGPASS|NOAUTH)/);
     await assert.rejects(take("redis://127.0.0.1:PORT"), /ServerError: NOAUTH/);
     await assert.rejects(take("rediss://127.0.0.1:PORT", { minVersion: "TLSv9" }), /TLSv9/);
+  });
+}
+
+for (const [library, { Redis }] of Object.entries(IOREDIS)) {
+  test(`${library}: a sentinel that refuses, or does not know the master, is no outage`, async (t) => {
+    for (const [reply, said] of [
+      ["-NOAUTH Authentication required.", /ServerError: NOAUTH/],
+      ["*-1", /ServerError: ERR no sentinel knows the master 'tokens'/],
+    ] as const) {
+      const toEach = (commands: Buffer) =>
+        String(commands)
+          .match(/^[*]/gm)!
+          .map(() => `${reply}\r\n`);
+      const sentinel = createServer((socket) => socket.on("data", (data) => socket.write(toEach(data).join(""))));
+      await once(sentinel.listen(0, "127.0.0.1"), "listening");
+      t.after(() => sentinel.close());
+      const { port } = sentinel.address() as AddressInfo;
+      const client = new Redis({ sentinels: [{ host: "127.0.0.1", port }], name: "tokens", lazyConnect: true });
+      const buckets = patient(client.on("error", () => {}));
+      await assert.rejects(new Limiter(buckets, LIMIT, { onError: "open" }).take("a"), said);
+    }
   });
 }
 

@@ -72,6 +72,32 @@ test("holds of an outage respect each other, and end in this process too when th
   assert.equal((await slots.hold("a", 1)).allowed, true);
 });
 
+test("a hold whose renewals are refused is lost when its time is over", async (t) => {
+  const { limiter, send } = await setUp(t);
+  const hold = await limiter.hold("a", 1, { ttlMs: 900 });
+  const began = performance.now();
+  await send("SET", "tb:a", "of another type");
+  await until(() => hold.lost);
+  assert.ok(performance.now() - began > 500, "the first refusal says nothing about the hold");
+  await assert.rejects(hold.settle(), /WRONGTYPE/);
+});
+
+test("a late settlement ends a remembered denial", async () => {
+  const fake = new FakeServer();
+  const limiter = new Limiter(patient(fake, { retryEveryMs: 20 }), LIMIT, { rememberDenials: 10 });
+  const hold = await limiter.hold("a", 100);
+  const send = fake.send.bind(fake);
+  let isLosing = true;
+  fake.send = async (words) => {
+    if (isLosing && words[0] === "TB.MSETTLE") throw new Error("the connection has ended");
+    return send(words);
+  };
+  assert.equal((await hold.settle(0)).lost, true);
+  assert.equal((await limiter.take("a")).allowed, false);
+  isLosing = false;
+  await until(async () => (await limiter.take("a")).allowed);
+});
+
 test("a hold of nothing in one of its limits is not lost", async () => {
   const joint = new JointLimiter(new FakeServer(), { slots: SLOT, tokens: LIMIT });
   const hold = await joint.hold("ada", { slots: 1, tokens: 0 });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_renewal_takes_nothing_anew_and_says_what_was_lost(
     assert remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
     assert losses == [1]
     assert "a hold of tb:{a}:requests was lost" in caplog.text
+
+
+def test_a_hold_whose_renewals_are_refused_is_lost_when_its_time_is_over(
+    make: Make, server: Service, admin: redis.Redis
+) -> None:
+    with make(server, Limit(1, 0)).hold("a", 1, ttl_ms=900) as hold:
+        began = time.monotonic()
+        assert admin.rename("tb:a", "elsewhere")
+        admin.set("tb:a", "of another type")
+        wait_for(lambda: hold.lost, "the end of its time")
+        assert time.monotonic() - began > 0.5, "the first refusal says nothing about the hold"
+        admin.delete("tb:a")
 
 
 def test_a_part_that_holds_nothing_is_not_lost(make: Make, server: Service) -> None:

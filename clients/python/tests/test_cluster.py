@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from conftest import Make
-from launch import Servers
+from launch import Servers, ask
 from services import wait_for
 from tokenbucket import CrossSlot, Limit, Limiter, Server
 
@@ -66,6 +66,23 @@ def test_a_hold_that_is_settled_while_renewals_are_late_is_not_lost(own_nodes: S
         assert not losses
         assert not hold.lost
         limiter.close()
+
+
+def test_a_node_that_is_away_is_not_asked_at_every_redirection(
+    make_on_cluster: Make, own_nodes: Servers
+) -> None:
+    old, new, _ = own_nodes.nodes
+    limiter = make_on_cluster(old, LIMIT, on_error="closed", timeout_ms=500, retry_every_ms=60_000)
+    moving = own_nodes.name_on(old)
+    wait_for(lambda: not limiter.take(moving).degraded, "the cluster")
+    slot = ask(old, "CLUSTER", "KEYSLOT", f"tb:{moving}")
+    ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", ask(old, "CLUSTER", "MYID"))
+    ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", ask(new, "CLUSTER", "MYID"))
+    new.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert all(limiter.take(f"{moving}{at}").degraded for at in range(20))
+    assert time.monotonic() - began < 8, "each call waits for it"
+    new.signal(signal.SIGCONT)
 
 
 def test_one_call_asks_one_silent_node_where_the_slots_are(

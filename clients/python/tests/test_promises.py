@@ -24,6 +24,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+import valkey.sentinel
 
 import tokenbucket
 import tokenbucket.asyncio
@@ -58,6 +59,10 @@ pytestmark = [pytest.mark.usefixtures("admin"), pytest.mark.anyio]
 def holds(server: Service, key: str = "tb:a") -> list[Any]:
     found: list[Any] = ask(server, "TB.HOLDS", key)
     return found
+
+
+def statistics(server: Service) -> str:
+    return str(ask(server, "INFO", "commandstats")).lower()
 
 
 # Decisions.
@@ -189,6 +194,25 @@ def test_a_wrong_certificate_is_no_outage(make: Make, server: Service, tmp_path:
         for _ in range(2):
             with pytest.raises(TokenBucketError, match="cannot connect"):
                 limiter.take("a")
+
+
+@pytest.mark.parametrize("password", ["wrong", None])
+async def test_a_password_that_sentinel_refuses_is_no_outage(
+    listening: dict[str, Any], password: str | None
+) -> None:
+    nodes, options = [("127.0.0.1", listening["sentinel"])], {"password": password, "retry": None}
+    for kind in (redis.sentinel.Sentinel, valkey.sentinel.Sentinel):
+        master = kind(nodes, sentinel_kwargs=options).master_for("mymaster")
+        limiter = Limiter(Server(master, timeout_ms=20_000), ONE, on_error="open")
+        with pytest.raises(TokenBucketError, match=r"cannot connect .* No master found .*Authentica"):
+            limiter.take("a")
+        limiter.close()
+    of_tasks: Any = redis.asyncio.sentinel.Sentinel
+    client = of_tasks(nodes, sentinel_kwargs=options).master_for("mymaster")
+    server = tokenbucket.asyncio.Server(client, timeout_ms=20_000)
+    async with tokenbucket.asyncio.Limiter(server, ONE, on_error="open") as limiter_of_tasks:
+        with pytest.raises(TokenBucketError, match=r"cannot connect .* No master found .*Authentica"):
+            await limiter_of_tasks.take("a")
 
 
 async def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> None:
@@ -444,6 +468,38 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 
 
 # Holds in doubt.
+
+
+@pytest.mark.parametrize("command", ["TB.MHOLD", "TB.HOLDANY"])
+def test_a_hold_that_arrives_after_its_settlement_is_ended(
+    make: Make, server: Service, proxy: Proxy, admin: redis.Redis, command: str
+) -> None:
+    limiter = make(proxy, dict.fromkeys(("one", "other"), Limit(1, 0)))
+    one, other = "tb:{a}:one", "tb:{a}:other"
+    admin.config_resetstat()
+    proxy.late[command] = 1
+    if command == "TB.MHOLD":
+        hold = limiter.hold("a", {"one": 1}, ttl_ms=LONG_MS)
+    else:  # the late one finds room in another alternative
+        ask(server, "TB.HOLD", one, 1, 0, 1, LONG_MS, "of another")
+        hold = limiter.hold_any("a", [{"one": 1}, {"other": 1}], ttl_ms=LONG_MS)
+        ask(server, "TB.SETTLE", one, 1, 0, "of another", 0)
+    assert (hold.allowed, hold.decision.degraded) == (True, False)
+    assert not hold.settle().degraded
+    proxy.release()
+    wait_for(lambda: f"{command.lower()}:calls=2," in statistics(server), "the hold that is late")
+    wait_for(lambda: holds(server, one) + holds(server, other) == [], "the end of a hold of nobody")
+
+
+def test_a_late_settlement_ends_a_remembered_denial(make: Make, proxy: Proxy) -> None:
+    limiter = make(proxy, Limit(1, STILL), remember_denials=10, retry_every_ms=50)
+    hold = limiter.hold("a", 1, ttl_ms=LONG_MS)
+    proxy.late["TB.MSETTLE"] = 10**6
+    with pytest.raises(ReplyLost):
+        hold.settle(0)
+    assert not limiter.take("a").allowed
+    proxy.late["TB.MSETTLE"] = 0
+    wait_for(lambda: limiter.take("a").allowed, "the token, which came back")
 
 
 def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:

@@ -61,6 +61,8 @@ export class Hold implements AsyncDisposable {
   /** Whether the server has had the hold, and whether this process has decided on it. */
   #isKnown = false;
   #isLocal = false;
+  /** When the server ends the hold unless it is renewed. */
+  #lastsUntilMs = 0;
   #decision = new Decision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
   #renewing: Promise<Decision> | undefined;
@@ -109,8 +111,8 @@ export class Hold implements AsyncDisposable {
 
   /**
    * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended or the server was away for
-   * more than half of the ttl, or a failover lost the hold. Others may have the tokens, so the work should stop. The next
-   * renewal finds out, within a third of the ttl, or when the server is back.
+   * more than half of the ttl, the server refused renewals for all of it, or a failover lost the hold. Others may have the
+   * tokens, so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back.
    */
   get signal(): AbortSignal {
     return this.#losing.signal;
@@ -172,11 +174,14 @@ export class Hold implements AsyncDisposable {
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
     this.#isKnown ||= decision.allowed && !decision.shadowed;
-    if (this.#isKnown && !decision.allowed) {
-      clearTimeout(this.#timer);
-      this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
-    }
+    if (decision.allowed) this.#lastsUntilMs = performance.now() + this.#ttlMs;
+    else if (this.#isKnown) this.#lose();
     return decision;
+  }
+
+  #lose(): void {
+    clearTimeout(this.#timer);
+    this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
   }
 
   /** Keeps the granted alternative alone. Another is ended that the server may hold without a reply. */
@@ -190,7 +195,8 @@ export class Hold implements AsyncDisposable {
 
   /** Ends what the server may hold in these buckets, and no caller knows of. */
   #abandon(parts: readonly Part[], inMs = 0): void {
-    if (parts.length > 0) this.#settleLater(byName(parts).map((part) => ({ ...part, amount: 0 })), inMs);
+    const nothing = byName(parts).map((part) => ({ ...part, amount: 0 }));
+    if (parts.length > 0) this.#settleLater(nothing, inMs);
   }
 
   async #settle(parts: readonly Part[]): Promise<Decision> {
@@ -224,7 +230,7 @@ export class Hold implements AsyncDisposable {
   /** Charges nothing if the hold is not there, so it may happen again and again. */
   #settleLater(parts: readonly Part[], inMs = 0): void {
     const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOfAll(parts)];
-    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs);
+    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs, this.#onSettled);
   }
 
   /** Returns the parts with what was used of each. */
@@ -262,6 +268,7 @@ export class Hold implements AsyncDisposable {
     } catch (error) {
       isAway = error instanceof ServerAway;
       if (!isAway) this.log("renewed", error); // an outage has a line of its own
+      if (!isAway && this.#isKnown && performance.now() > this.#lastsUntilMs) this.#lose();
     }
     if (this.#settled || this.lost) return;
     const usualMs = this.#ttlMs / 3;

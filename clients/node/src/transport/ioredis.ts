@@ -3,7 +3,7 @@
 import type { Writable } from "node:stream";
 
 import { CONNECT_WITHIN_MS } from "../values/constants.js";
-import { isReply } from "../values/errors.js";
+import { isReply, textOf } from "../values/errors.js";
 import type { Command } from "./command.js";
 import type { Connection, Emitter, Route } from "./driver.js";
 import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
@@ -76,6 +76,14 @@ function readiness(client: IoredisCluster): Promise<void> {
   });
 }
 
+/** Returns what a sentinel has replied, which the driver puts behind a text of its own. */
+function ofSentinel(error: unknown, client: IoredisClient): unknown {
+  const [all, said] =
+    /^All sentinels are unreachable and retry is disabled\.(?: Last error: (.*))?$/.exec(textOf(error)) ?? [];
+  if (all === undefined || (said && !isReply(said))) return error;
+  return new Error(said ?? `ERR no sentinel knows the master '${addressIn(client.options)}'`, { cause: error });
+}
+
 class IoredisConnection implements Connection {
   #client: (IoredisClient & { stream?: Writable & { unref(): void } }) | undefined;
   #isClosed = false;
@@ -95,10 +103,10 @@ class IoredisConnection implements Connection {
 
   async connect(): Promise<void> {
     const client = (this.#client = await this.make());
-    client.on("error", (error) => (this.#reason ??= error));
+    client.on("error", (error) => (this.#reason ??= ofSentinel(error, client)));
     if (this.#isClosed) throw new Error("closed while it connected");
     await client.connect().catch((error: unknown) => {
-      throw this.#reason ?? error;
+      throw this.#reason ?? ofSentinel(error, client);
     });
     // An idle connection keeps no process alive. While a reply is due, the time for it does.
     this.#client?.stream?.unref();

@@ -122,7 +122,12 @@ export class Server {
     this.#by = by;
     this.clock = this.route.clock ?? MACHINES_CLOCK;
     this.unsettled = new Unsettled((command) => this.ask(command), retryEveryMs);
-    if ("on" in client) client.on("end", () => this.close());
+    if (!("on" in client)) return;
+    client.on("end", () => this.close());
+    // Of Sentinel in node-redis. The old master may go on to decide for seconds.
+    client.on("topology-change", (event) => {
+      if ((event as { type: string }).type === "MASTER_CHANGE") this.#closeConnections();
+    });
   }
 
   /** @internal Resolves to the reply. Follows redirections. */
@@ -208,6 +213,10 @@ export class Server {
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
     this.unsettled.clear();
+    this.#closeConnections();
+  }
+
+  #closeConnections(): void {
     for (const transport of this.#transports.values()) transport.close();
   }
 

@@ -16,8 +16,11 @@ export class Unsettled {
     readonly retryEveryMs: number,
   ) {}
 
-  /** Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. */
-  async settle(command: Command, ttlMs: number, inMs: number): Promise<void> {
+  /**
+   * Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. Calls
+   * `onSettled` after each reply.
+   */
+  async settle(command: Command, ttlMs: number, inMs: number, onSettled: () => void): Promise<void> {
     const untilMs = performance.now() + ttlMs;
     const [oldest] = this.#open.add(command);
     if (this.#open.size > MOST_UNSETTLED_HOLDS) this.#open.delete(oldest!);
@@ -29,6 +32,7 @@ export class Unsettled {
         if (!this.#open.has(command)) return;
         const isRefused = (error: unknown) => !(error instanceof Undecided);
         isSettled = await this.ask(words).then(() => true, isRefused);
+        if (isSettled) onSettled();
         pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.retryEveryMs, LEAST_RETRY_MS);
         if (!isSettled && performance.now() >= untilMs) this.#open.delete(command);
       }

@@ -12,7 +12,7 @@ from .api.hold import HoldOperations, Used
 from .api.joint import BaseJointLimiter
 from .api.limiter import BaseLimiter
 from .api.operations import Backend, Part
-from .api.unsettled import Unsettled
+from .api.unsettled import CameBack, Unsettled
 from .transport.call import Call, Steps
 from .transport.commands import Command
 from .transport.server import BaseServer
@@ -89,8 +89,10 @@ class Server(BaseServer[Client]):
         finally:
             steps.close()  # of a cancelled call
 
-    def _settle_later(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
-        self._unsettled.add(words, for_s, in_s, is_known)
+    def _settle_later(
+        self, words: Command, for_s: float, in_s: float, is_known: bool, came_back: CameBack
+    ) -> None:
+        self._unsettled.add(words, for_s, in_s, is_known, came_back)
         self._settle_in(in_s)
 
     def _settle_in(self, delay_s: float) -> None:

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic
 
 from ..transport.call import Call, Steps
@@ -44,12 +45,16 @@ class HoldOperations(Generic[DecisionT]):
         self._was_granted = self._was_local = self._is_denied = self._is_away = False
         self._is_sent = self._is_known = False
         """Say whether the server may have the hold, and whether it has had it."""
+        self._late: Sequence[Part] = ()
+        """The buckets in which a call without a reply may still take it."""
+        self._lasts_until = 0.0
+        """When the server ends the hold unless it is renewed."""
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
-        The holder was suspended for longer than `ttl_ms`, the server was away for more than half of it,
-        or a failover lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server
-        is back.
+        The holder was suspended for longer than `ttl_ms`, the server was away for more than half of it or
+        refused renewals for all of it, or a failover lost it. The next renewal finds out: within a third
+        of `ttl_ms`, or when the server is back.
         """
         self.on_lost: Callable[[], object] | None = None
         """Is called once when the hold is lost, where it is renewed: a thread, or the event loop.
@@ -111,9 +116,14 @@ class HoldOperations(Generic[DecisionT]):
         except Exception as error:
             self._is_away = isinstance(error, ServerAway)
             is_kept = is_kept or not call.was_sent
+            is_over = self._backend._clock.monotonic() > self._lasts_until
+            if call.renews and is_over and not (self._is_away or self.lost):
+                self._lose()
             raise
         finally:  # of a cancelled call, too
             self._is_sent = self._is_sent or call.was_sent
+            if call.was_sent and not call.renews:
+                self._late = self._late or parts
             if not is_kept:
                 self._abandon()
         if call.each:
@@ -134,7 +144,9 @@ class HoldOperations(Generic[DecisionT]):
         self._is_denied = not self._was_granted
         self._is_away = decision.degraded
         self._is_sent = self._is_sent or not decision.degraded
-        self._is_known = self._is_known or (decision.allowed and not decision.degraded)
+        if decision.allowed and not decision.degraded:
+            self._is_known = True
+            self._lasts_until = self._backend._clock.monotonic() + self._ttl_ms / 1000
         if self._backend._shadow:
             decision = decision._in_shadow_mode()
         if self._terms.each and self.decision.granted:  # whose number no renewal says
@@ -175,7 +187,8 @@ class HoldOperations(Generic[DecisionT]):
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
         words = self._command("TB.MSETTLE", parts)
-        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known)
+        came_back = partial(self._backend._came_back, parts)
+        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known, came_back)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""
@@ -224,6 +237,8 @@ class HoldOperations(Generic[DecisionT]):
             self._backend._came_back(parts)
             if self._is_sent and not is_settled:
                 self._settle_later(parts, AGAIN_S)
+        if is_settled and self._late:
+            self._abandon(self._late, AGAIN_S)
         self._note(settled)
         each = {part.which: settled.each.get(part.which, settled) for part in parts}
         if self._was_local and not settled.degraded:

@@ -96,6 +96,8 @@ class Renewals:
             return
         replies = server._run(server._ask_each([hold._renewal() for hold in holds]))
         for hold, reply in zip(holds, replies, strict=True):
+            if reply is None and not hold._is_known:  # it may be on its way
+                hold._late = hold._late or hold._held
             if hold._is_over:  # it was settled meanwhile, so the reply may be that it is gone
                 continue
             try:

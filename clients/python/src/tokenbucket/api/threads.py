@@ -18,7 +18,7 @@ from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part, at_once
 from .renewals import NO_WORK, Renewals
-from .unsettled import Unsettled
+from .unsettled import CameBack, Unsettled
 
 T = TypeVar("T")
 
@@ -49,8 +49,10 @@ class Server(BaseServer[Client]):
             self._renewals.wake()
         return run(steps)
 
-    def _settle_later(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
-        self._unsettled.add(words, for_s, in_s, is_known)
+    def _settle_later(
+        self, words: Command, for_s: float, in_s: float, is_known: bool, came_back: CameBack
+    ) -> None:
+        self._unsettled.add(words, for_s, in_s, is_known, came_back)
         self._renewals.wake()
 
     def close(self) -> None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..transport.call import Steps
 from ..transport.commands import Command
 from ..values.constants import AGAIN_S, MOST_UNSETTLED
 
+CameBack = Callable[[], None]
+
 
 class Unsettled:
-    """The commands that settle them: when each is due, until when it is of use, if it is the last, and if
-    the server has had the hold."""
+    """The commands that settle them: when each is due, until when it is of use, if it is the last, if the
+    server has had the hold, and what to call when it is settled."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Command, tuple[float, float, bool, bool]] = {}
+        self._waiting: dict[Command, tuple[float, float, bool, bool, CameBack]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
+    def add(self, words: Command, for_s: float, in_s: float, is_known: bool, came_back: CameBack) -> None:
         """Those that the server has had go first: an outage makes many that it may never have seen."""
         now = time.monotonic()
         if len(self._waiting) >= MOST_UNSETTLED:
@@ -29,7 +32,7 @@ class Unsettled:
             if doubtful is None and not is_known:
                 return
             self._waiting.pop(doubtful or waiting[0][0], None)
-        self._waiting[words] = now + in_s, now + for_s, False, is_known
+        self._waiting[words] = now + in_s, now + for_s, False, is_known, came_back
 
     def drain(self) -> list[Command]:
         """Returns what settles all of them, and forgets them."""
@@ -41,15 +44,17 @@ class Unsettled:
         now = time.monotonic()
         due = [(words, at) for words, at in tuple(self._waiting.items()) if at[0] <= now]
         replies = (yield from server._ask_each([words for words, _ in due])) if due else []
-        for (words, (_, until, is_last, is_known)), reply in zip(due, replies, strict=True):
+        for (words, (_, until, is_last, is_known, came_back)), reply in zip(due, replies, strict=True):
             now = time.monotonic()
             if self._waiting.pop(words, None) is None:  # the server was closed meanwhile
                 continue
+            if isinstance(reply, list):
+                came_back()
             if isinstance(reply, list) and not is_last:
-                self._waiting[_without_use(words)] = now + AGAIN_S, until, True, is_known
+                self._waiting[_without_use(words)] = now + AGAIN_S, until, True, is_known, came_back
             elif reply is None and now < until:
                 retry_at = now + max(server.retry_every_ms / 1000, 0.05)
-                self._waiting[words] = retry_at, until, is_last, is_known
+                self._waiting[words] = retry_at, until, is_last, is_known, came_back
         return min((at[0] for at in tuple(self._waiting.values())), default=now) - now
 
 

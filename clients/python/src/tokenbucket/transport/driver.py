@@ -96,6 +96,9 @@ class Endpoint:
             return False
         if is_one(error, "AuthenticationError", "AuthorizationError", "DataError"):
             return True
+        if is_one(error, "MasterNotFoundError"):  # has but the texts of what the sentinels have said
+            said = re.findall(r"> - (?:\w+:)?(\w+)", str(error))
+            return bool(said) and all(kind.startswith("Auth") for kind in said)
         for one in _causes(error):
             if is_one(one, "SSLError") and not is_one(one, *_TLS_ENDS):
                 return True

@@ -69,9 +69,9 @@ class BaseServer(Generic[Client]):
     _is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    _settle_later: Callable[[Command, float, float, bool], None]
-    """Settles a hold by its id once the server answers: for how many seconds, after how many, and whether
-    the server has had it."""
+    _settle_later: Callable[[Command, float, float, bool, Callable[[], None]], None]
+    """Settles a hold by its id once the server answers: for how many seconds, after how many, whether the
+    server has had it, and what to call then."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class BaseServer(Generic[Client]):
             if type(reply) is not ReplyError:
                 return reply
             if reply.word in ("MOVED", "ASK") and self._slots is not None:
-                circuit, sure, asking = self._slots.redirected(str(reply), circuit), True, reply.word == "ASK"
+                circuit, asking = self._slots.redirected(str(reply), circuit), reply.word == "ASK"
             elif reply.word in _NOT_HERE_NOW and tries < TRIES_OF_A_SPLIT_SLOT:
                 circuit, tries = first, tries + 1
                 call.pause_s = circuit.timeout_s / TRIES_OF_A_SPLIT_SLOT
