@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import inspect
 import re
+import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ _OF_A_CLUSTER = ("host", "port", "path", "connection_class", "response_callbacks
 
 # What a process or its machine can run out of.
 _LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EAGAIN)
+# In which the system sends twice again what was lost, at usual round trips.
+_UNDELIVERED_S = 0.5
 # How TLS says that the other side has gone.
 _TLS_ENDS = ("SSLEOFError", "SSLZeroReturnError", "SSLSyscallError")
 
@@ -73,18 +76,20 @@ class Endpoint:
         options = {name: value for name, value in self.options.items() if name not in _OF_A_CLUSTER}
         return Endpoint(self.connection_class, options | {"host": host, "port": port})
 
-    def new(self, step_s: float | None) -> Any:
+    def new(self, step_s: float | None, timeout_s: float) -> Any:
         """Makes a connection of the driver, each of whose steps to connect may take so long.
 
         Raises BadArgument for wrong options.
         """
         bounds = {"socket_timeout": step_s, "socket_connect_timeout": step_s}
         try:
-            return self.connection_class(**self.options | bounds)
+            connection = self.connection_class(**self.options | bounds)
         except Exception as error:
             if is_lack(error):
                 raise
             raise BadArgument(f"client: {error}") from error
+        _forget_undelivered(connection, max(timeout_s, _UNDELIVERED_S))
+        return connection
 
     def reads_within(self, for_s: float) -> dict[str, float]:
         """Returns what bounds each read of a reply; nothing in older drivers, where two seconds do."""
@@ -117,6 +122,17 @@ class Endpoint:
         mistake = TokenBucketError(f"cannot connect to {self.name}: {error}")
         mistake.__cause__ = error
         return mistake
+
+
+def _forget_undelivered(connection: Any, after_s: float) -> None:
+    """Bounds how long the system sends again what has not arrived, also after the connection was closed.
+
+    A hold that arrives seconds after its caller gave up would be nobody's until its ttl.
+    """
+    options = getattr(connection, "socket_keepalive_options", None)  # a Unix socket has none
+    if options is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.socket_keepalive = True
+        connection.socket_keepalive_options = {**options, socket.TCP_USER_TIMEOUT: int(after_s * 1000)}
 
 
 def packed(connection: Any, commands: Iterable[Command]) -> Any:

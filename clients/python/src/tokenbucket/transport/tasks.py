@@ -91,7 +91,7 @@ class Connection:
         self.end(why)
 
     async def _connect(self) -> None:
-        self._raw = self.circuit.endpoint.new(None)  # the looks bound the time in all
+        self._raw = self.circuit.endpoint.new(None, self.circuit.timeout_s)  # the looks bound the time in all
         await self._raw.connect()
         self._is_connected = True
         self.circuit.connected()

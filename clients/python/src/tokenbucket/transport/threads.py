@@ -239,7 +239,8 @@ class Transport:
         circuit, raw, began = self._circuit, None, time.monotonic()
         outcome: Any
         try:
-            outcome = raw = circuit.endpoint.new(2 * circuit.connect_within_s)  # its caller gives up before
+            # Its caller gives up before.
+            outcome = raw = circuit.endpoint.new(2 * circuit.connect_within_s, circuit.timeout_s)
             raw.connect()
             circuit.connected()
         except Exception as error:
