@@ -61,6 +61,8 @@ export class Hold implements AsyncDisposable {
   /** Whether the server has had the hold, and whether this process has decided on it. */
   #isKnown = false;
   #isLocal = false;
+  /** When a call without a reply was last sent that may take it. */
+  #sentMs: number | undefined;
   /** When the server ends the hold unless it is renewed. */
   #lastsUntilMs = 0;
   #decision = new Decision({ allowed: false });
@@ -163,7 +165,12 @@ export class Hold implements AsyncDisposable {
 
   /** Takes the hold if the server has never had it. */
   async #set(parts: readonly Part[], call: Call): Promise<Decision> {
-    const onDoubt = () => void (call.renews || (this.#inDoubt ??= parts));
+    const sentMs = performance.now();
+    const onDoubt = () => {
+      if (call.renews) return;
+      this.#inDoubt ??= parts;
+      this.#sentMs = sentMs;
+    };
     const words = [String(this.#ttlMs), this.id];
     if (call.each) words.unshift("TB.HOLDANY", String(parts.length), String(call.each));
     else words.unshift("TB.MHOLD", String(parts.length));
@@ -230,7 +237,7 @@ export class Hold implements AsyncDisposable {
   /** Charges nothing if the hold is not there, so it may happen again and again. */
   #settleLater(parts: readonly Part[], inMs = 0): void {
     const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOfAll(parts)];
-    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs, this.#onSettled);
+    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs, this.#sentMs, this.#onSettled);
   }
 
   /** Returns the parts with what was used of each. */

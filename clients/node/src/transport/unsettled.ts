@@ -18,24 +18,32 @@ export class Unsettled {
 
   /**
    * Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. Calls
-   * `onSettled` after each reply.
+   * `onSettled` after each reply. `sentMs`: when a call was sent that may take the hold late.
    */
-  async settle(command: Command, ttlMs: number, inMs: number, onSettled: () => void): Promise<void> {
+  async settle(
+    command: Command,
+    ttlMs: number,
+    inMs: number,
+    sentMs = performance.now(),
+    onSettled = () => {},
+  ): Promise<void> {
     const untilMs = performance.now() + ttlMs;
     const [oldest] = this.#open.add(command);
     if (this.#open.size > MOST_UNSETTLED_HOLDS) this.#open.delete(oldest!);
     let pauseMs = inMs;
-    // A cancelled hold may still be in a socket, so it is settled once more. Its use was charged: that comes back whole.
-    for (const words of [command, withoutUse(command)]) {
+    // A cancelled hold may still be in a socket, so it is settled once more; and again after as long as it has been there,
+    // since the system's pauses between two tries double. Its use was charged: that comes back whole.
+    for (const words of [command, withoutUse(command), withoutUse(command)]) {
       for (let isSettled = false; !isSettled; ) {
         await new Promise((passed) => setTimeout(passed, pauseMs).unref());
         if (!this.#open.has(command)) return;
         const isRefused = (error: unknown) => !(error instanceof Undecided);
         isSettled = await this.ask(words).then(() => true, isRefused);
         if (isSettled) onSettled();
-        pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.retryEveryMs, LEAST_RETRY_MS);
+        pauseMs = Math.max(this.retryEveryMs, LEAST_RETRY_MS);
         if (!isSettled && performance.now() >= untilMs) this.#open.delete(command);
       }
+      pauseMs = words === command ? SETTLED_AGAIN_AFTER_MS : performance.now() - sentMs;
     }
     this.#open.delete(command);
   }
