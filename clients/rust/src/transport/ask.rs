@@ -218,6 +218,12 @@ impl Transport {
                 call.is_again = true;
                 self.look_at_slots();
             }
+            // A node that has left says so of every slot: another may know who has this one.
+            Some("CLUSTERDOWN") if failure.is_unserved() && !call.is_again => {
+                call.is_again = true;
+                let cluster = self.shared.cluster.as_ref();
+                call.node = cluster.and_then(|cluster| cluster.another_than(&call.node)).ok_or(failure)?;
+            }
             // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;

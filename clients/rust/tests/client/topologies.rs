@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
-use crate::servers::{self, ask, wait_for, Cluster};
+use crate::servers::{self, ask, try_ask, wait_for, Cluster};
 use crate::{limit, patient, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,6 +48,51 @@ async fn a_node_that_lost_its_slots_keeps_no_connection() {
         !take(&of_the_node).await
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
+    let cluster = Cluster::start();
+    let slot: u64 = ask(&cluster.nodes[0], &["CLUSTER", "KEYSLOT", "tb:unserved"]);
+    for node in &cluster.nodes {
+        ask::<()>(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        ask::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
+    }
+    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
+    let served: Vec<String> = (0..3).map(|node| name_on(&cluster, node)).collect();
+    let are_served = async || {
+        let mut degraded = Vec::new();
+        for name in &served {
+            degraded.push(limiter.take(name, 1).await.unwrap().degraded);
+        }
+        degraded == [false; 3]
+    };
+    wait_for("a cluster that serves its other slots", TIMEOUT, are_served).await;
+    for _ in 0..10 {
+        assert!(limiter.take("unserved", 1).await.unwrap().degraded, "the policy decides");
+        assert!(are_served().await);
+    }
+}
+
+/// A name whose bucket that node has.
+fn name_on(cluster: &Cluster, node: usize) -> String {
+    let mut names = (0..).map(|at: usize| at.to_string());
+    names.find(|name| cluster.node_of(&format!("tb:{name}")) == node).unwrap()
+}
+
+#[tokio::test]
+async fn a_node_that_left_its_cluster_is_asked_no_more() {
+    let cluster = Cluster::start();
+    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
+    let name = name_on(&cluster, 1);
+    assert!(!limiter.take(&name, 1).await.unwrap().degraded);
+    cluster.replace(1);
+    let leave = async || try_ask::<()>(&cluster.nodes[1], &["CLUSTER", "RESET", "HARD"]).is_ok();
+    wait_for("its departure", TIMEOUT, leave).await;
+    // The cluster may be down for a moment after a node was replaced.
+    wait_for("a decision", TIMEOUT, async || !limiter.take(&name, 1).await.unwrap().degraded).await;
 }
 
 fn of_master(master: &str, sentinels: &[String]) -> Limiter {
