@@ -43,8 +43,17 @@ pub(crate) struct How<'a> {
     pub(crate) begins: Option<Duration>,
     /// Ends it whatever the policy decides, and not for a denial: another call of its id may have the hold.
     pub(crate) ends_late: bool,
-    /// Set if the server may have the hold.
-    pub(crate) is_sent: Option<&'a AtomicBool>,
+    /// What becomes known of the hold's way to the server.
+    pub(crate) sent: Option<&'a Sent>,
+}
+
+/// What is known of a hold's way to the server.
+#[derive(Default)]
+pub(crate) struct Sent {
+    /// Set once the server may have the hold.
+    pub(crate) is_sent: AtomicBool,
+    /// Set once a call that begins the hold had no reply: it may still be on its way.
+    pub(crate) is_in_doubt: AtomicBool,
 }
 
 impl Caller {
@@ -130,9 +139,10 @@ impl Caller {
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
         let answer = self.server.transport.ask_noting(asked, max_wait, &mut is_in_doubt).await;
-        if let Some(is_sent) = how.is_sent {
+        if let Some(sent) = how.sent {
             let is_there = is_in_doubt || matches!(answer, Ok(Answer::Reply(_)));
-            is_sent.fetch_or(is_there, Ordering::Relaxed);
+            sent.is_sent.fetch_or(is_there, Ordering::Relaxed);
+            sent.is_in_doubt.fetch_or(is_in_doubt && !how.renews, Ordering::Relaxed);
         }
         let decision = match answer {
             Err(error) => Err(error),

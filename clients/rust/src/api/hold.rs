@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{watch, OnceCell};
 
-use crate::api::caller::{Caller, How};
+use crate::api::caller::{Caller, How, Sent};
 use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
 use crate::values::rules::SETTLED_AGAIN_AFTER;
@@ -58,8 +58,7 @@ pub(crate) struct Inner {
     caller: Arc<Caller>,
     ttl: Duration,
     id: String,
-    /// Set once the server may have the hold.
-    is_sent: AtomicBool,
+    sent: Sent,
     /// Set once the server has had the hold.
     is_known: AtomicBool,
     is_lost: watch::Sender<bool>,
@@ -67,6 +66,8 @@ pub(crate) struct Inner {
     used: Mutex<Vec<Part>>,
     /// The names of what fills up the alternative, of which there is no hold.
     fillers: Mutex<Vec<String>>,
+    /// The parts of the other alternatives.
+    others: Mutex<Vec<Part>>,
     decision: Mutex<JointDecision>,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
     /// would hold again.
@@ -85,12 +86,13 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
-            is_sent: AtomicBool::new(false),
+            sent: Sent::default(),
             is_known: AtomicBool::new(false),
             is_lost: watch::Sender::new(false),
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
             fillers: Mutex::default(),
+            others: Mutex::default(),
             decision: Mutex::default(),
             is_open: tokio::sync::Mutex::new(true),
             over: tokio::sync::Notify::new(),
@@ -204,7 +206,7 @@ impl Inner {
     async fn set(&self, parts: &[Part], how: How<'_>) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
-        let how = How { renews, is_sent: Some(&self.is_sent), ..how };
+        let how = How { renews, sent: Some(&self.sent), ..how };
         let mut decision = match how.each {
             None => self.caller.decide("TB.MHOLD", before, parts, how).await?,
             Some(each) => {
@@ -234,12 +236,14 @@ impl Inner {
         *locked(&self.fillers) = fillers.map(|part| part.name.clone()).collect();
         let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name || own.amount.is_zero());
         let others = each_once(&all.iter().filter(is_other).cloned().collect::<Vec<_>>());
-        let is_in_doubt = locked(&self.decision).binding.degraded && self.is_sent.load(Ordering::Relaxed);
+        let is_in_doubt =
+            locked(&self.decision).binding.degraded && self.sent.is_sent.load(Ordering::Relaxed);
         if let Some(end) =
             (is_in_doubt && !others.is_empty()).then(|| self.settlement(&others)).transpose()?
         {
             self.caller.server.settle_later(end.to_end().unwrap_or(end), self.ttl, Duration::ZERO);
         }
+        *locked(&self.others) = others;
         Ok(granted.to_vec())
     }
 
@@ -283,7 +287,7 @@ impl Inner {
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
-                if self.is_sent.load(Ordering::Relaxed) =>
+                if self.sent.is_sent.load(Ordering::Relaxed) =>
             {
                 self.caller.server.settle_later(self.settlement(&parts)?, self.ttl, SETTLED_AGAIN_AFTER);
             }
@@ -293,6 +297,11 @@ impl Inner {
     }
 
     async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
+        if self.sent.is_in_doubt.load(Ordering::Relaxed) {
+            // A call without a reply may come now, and hold anew.
+            let end = self.settlement(&[parts, &locked(&self.others)].concat())?;
+            self.caller.server.settle_later(end.to_end().unwrap_or(end), self.ttl, SETTLED_AGAIN_AFTER);
+        }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or the server was away when the work began.
