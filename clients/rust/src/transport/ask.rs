@@ -1,6 +1,5 @@
 //! One request: which node it is sent to, how often, and what an error means.
 
-use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
+use crate::values::rules::{MOST_REDIRECTIONS, PULSE, TRIES_OF_A_SPLIT_SLOT};
 use crate::values::{By, Error, Failure, Fault, JointDecision, Request, SCRIPT};
 
 /// What came of a request.
@@ -59,7 +58,7 @@ impl Transport {
     }
 
     /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
-    /// denials tell.
+    /// denials tell. If the connection of the wait fails, and not the server, asks and waits anew.
     async fn ask_in_turn(
         &self,
         request: &Request,
@@ -68,21 +67,26 @@ impl Transport {
     ) -> Result<Answer, Error> {
         let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
+            let began = self.now();
             let answer = self.run(request, None, is_in_doubt).await?;
             let Answer::Reply(reply) = &answer else { return Ok(answer) };
-            let left = until.saturating_sub(self.now());
+            let is_over = self.now() >= until;
             let decided = JointDecision::from_redis_value_ref(reply);
-            let denied = decided.ok().filter(|decision| !decision.allowed() && !left.is_zero());
-            let Some(pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
+            let denied = decided.ok().filter(|decision| !decision.allowed() && !is_over);
+            let Some(mut pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
                 return Ok(answer);
             };
-            if take(&mut may_stay) {
-                let answer = self.run(request, Some(until), is_in_doubt).await;
-                // The command is missing in an older release.
-                if !matches!(answer, Err(Error::ModuleMissing { .. })) {
-                    return answer;
+            if may_stay {
+                match self.run(request, Some(until), is_in_doubt).await {
+                    // The command is missing in an older release.
+                    Err(Error::ModuleMissing { .. }) => may_stay = false,
+                    Ok(Answer::Away(node)) if !node.is_away() => {
+                        pause = pause.min((began + PULSE).saturating_sub(self.now()));
+                    }
+                    answer => return answer,
                 }
             }
+            let left = until.saturating_sub(self.now());
             self.clock().sleep(pause.max(Duration::from_millis(1)).min(left)).await;
         }
     }
@@ -112,8 +116,9 @@ impl Transport {
         };
         let Call { node, was_sent, .. } = call;
         let is_lost = was_sent && !request.is_repeatable() && why.was_sent();
-        // One that may not be sent again says little about a server that was restarted.
-        if !is_lost || matches!(why, Failure::Silent(_)) {
+        // One that may not be sent again says little about a server that was restarted, and one that waited about any.
+        let is_of_one = is_lost || until.is_some() && matches!(why, Failure::Broken(_));
+        if !is_of_one || matches!(why, Failure::Silent(_)) {
             self.note(&node, &why);
         }
         match why {

@@ -66,7 +66,11 @@ impl Transport {
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, reply).await;
+                return match self.listen(node, reply).await {
+                    // A box on the way may have forgotten this connection alone.
+                    Err(Failure::Silent(_)) if !self.look(node).await => Err(Failure::TooOld),
+                    heard => heard,
+                };
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
