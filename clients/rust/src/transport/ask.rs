@@ -159,6 +159,7 @@ impl Transport {
         if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
         }
+        self.look_at_sentinels(&call.node);
         // A fake server decides as both.
         let by = if self.clock().is_real() { self.options.by } else { By::Module };
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {

@@ -49,7 +49,7 @@ pub(crate) struct Node {
 /// What is connected to.
 enum Target {
     Server(Client),
-    /// Asked each time: the master may be another.
+    /// Asked each time, and now and then: the master may be another.
     MasterOf(Sentinels),
 }
 
@@ -79,11 +79,25 @@ impl Node {
         })
     }
 
-    /// Returns how to connect to it now.
-    async fn client(&self) -> RedisResult<Client> {
+    /// Returns how to connect to it now. If the master is not that of the link, the next call connects anew.
+    pub(super) async fn client(&self, link: &Arc<Link>) -> RedisResult<Client> {
         match &self.target {
             Target::Server(client) => Ok(client.clone()),
-            Target::MasterOf(sentinels) => sentinels.find().await,
+            Target::MasterOf(sentinels) => {
+                let client = sentinels.find().await?;
+                if link.is_elsewhere(client.get_connection_info().addr()) {
+                    self.forget(link);
+                }
+                Ok(client)
+            }
+        }
+    }
+
+    /// Returns the sentinels to ask for the master, if there are any.
+    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.target {
+            Target::Server(_) => None,
+            Target::MasterOf(sentinels) => Some(sentinels),
         }
     }
 
@@ -113,7 +127,7 @@ impl Node {
                 Ok::<_, SendError>(())
             });
         let made = async {
-            let client = connecting(async move { self.client().await }).await?;
+            let client = connecting(async move { self.client(&link).await }).await?;
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
         };
         timeout(within, made).await.unwrap_or_else(|| Err(timed_out()))

@@ -63,7 +63,7 @@ impl Transport {
         let mut pending = Box::pin(send(&mut connection, command, is_asking));
         let heard = match waits_until {
             None => self.listen(node, &mut pending).await,
-            Some(at) => self.listen_long(node, at, &mut pending).await,
+            Some(at) => self.listen_long(node, &link, at, &mut pending).await,
         };
         ScopeGuard::into_inner(unheard);
         let reply = match heard {

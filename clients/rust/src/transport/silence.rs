@@ -1,7 +1,9 @@
 //! How long a call waits for a server, and what is found out meanwhile.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -9,8 +11,10 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn};
+use crate::transport::link::Link;
 use crate::transport::node::{is_due, Node};
 use crate::transport::send::{How, LATE};
+use crate::transport::sentinel::BETWEEN_LOOKS;
 use crate::transport::Transport;
 use crate::values::rules::PULSE;
 use crate::values::Failure;
@@ -60,6 +64,7 @@ impl Transport {
     pub(super) async fn listen_long<T>(
         &self,
         node: &Arc<Node>,
+        link: &Link,
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
@@ -74,6 +79,10 @@ impl Transport {
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
+            }
+            self.look_at_sentinels(node);
+            if link.is_left.load(Ordering::Relaxed) {
+                return Err(Failure::Broken(io::Error::from(io::ErrorKind::ConnectionAborted).into()));
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await {
                 return Err(Failure::Silent(self.options.timeout));
@@ -102,6 +111,15 @@ impl Transport {
             self.spawn(async move {
                 transport.look(&node).await;
             });
+        }
+    }
+
+    /// Asks the sentinels, in the background, whether the master is another.
+    pub(super) fn look_at_sentinels(&self, node: &Arc<Node>) {
+        let Some(sentinels) = node.sentinels() else { return };
+        if is_due(&sentinels.next_look_us, self.now(), BETWEEN_LOOKS) {
+            let (node, link) = (node.clone(), node.link());
+            self.spawn(async move { drop(node.client(&link).await) });
         }
     }
 

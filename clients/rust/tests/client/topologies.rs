@@ -6,7 +6,7 @@ use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, try_ask, wait_for, Cluster};
-use crate::{limit, patient, STILL};
+use crate::{calls, limit, patient, stat, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -108,6 +108,34 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
     let error = of_master("redis://another", &[sentinel.url()]).take("a", 1).await.unwrap_err();
     assert!(matches!(&error, Error::Refused { server, .. } if server == "master another"), "{error:?}");
     assert!(error.to_string().contains("no sentinel knows a master of this name"), "{error}");
+}
+
+/// As after a planned failover: for seconds the old master does not know.
+#[tokio::test]
+async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
+    let masters = [servers::Server::start(), servers::Server::start()];
+    let sentinel = Sentinel::of(&masters[0]);
+    let limiter = of_master("redis://mymaster", &[sentinel.url()]);
+    for master in &masters {
+        ask::<()>(master, &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+    }
+    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
+    let call = tokio::spawn(async move { waiting.take("a", 1).await });
+    let waits = |master| stat(master, "tokenbucket_waiting") == 1;
+    wait_for("the wait", TIMEOUT, async || waits(&masters[0])).await;
+    assert!(limiter.take("b", 1).await.unwrap().allowed);
+    assert_eq!(calls(&masters[1], "tb.take"), 1);
+
+    sentinel.monitor(&masters[1]);
+    wait_for("the wait at the new master", TIMEOUT, async || waits(&masters[1])).await;
+    wait_for("a take at the new master", TIMEOUT, async || {
+        limiter.take("b", 1).await.unwrap();
+        ask::<Vec<i64>>(&masters[1], &["TB.PEEK", "tb:b", "10", STILL, "0"])[1] < 10
+    })
+    .await;
+    ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
+    let granted = call.await.unwrap().unwrap();
+    assert!(granted.allowed && !granted.degraded, "{granted:?}");
 }
 
 #[tokio::test]
