@@ -25,7 +25,7 @@ const LOG: &str = "tokenbucket_client::limiter";
 pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
-    pub(crate) denials: Option<Denials>,
+    pub(crate) denials: Option<Arc<Denials>>,
 }
 
 /// How a request is asked.
@@ -71,7 +71,7 @@ impl Caller {
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
         let request = Request::new(operation, before, &self.options.prefix, parts, how.share)?;
-        let asked = self.ask(&request, how).await;
+        let asked = self.ask(&request, parts, how).await;
         if matches!(operation, "TB.GIVE" | "TB.MSETTLE") {
             self.came_back(parts);
         }
@@ -123,7 +123,7 @@ impl Caller {
         background::run_blocking(move || report_here(&options, &part, &decision, took));
     }
 
-    async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
+    async fn ask(&self, request: &Request, parts: &[Part], how: How<'_>) -> Result<JointDecision, Error> {
         if how.max_wait > LONGEST {
             return Err(Error::BadArgument(format!("max_wait: {:?} is more than 30 days", how.max_wait)));
         }
@@ -133,7 +133,9 @@ impl Caller {
         // A hold that the server may have, and that no caller gets.
         let doubt = how.begins.and_then(|ttl| {
             let settle = request.to_end()?;
-            Some(guard((), move |()| self.server.settle_later(settle, ttl, Duration::ZERO)))
+            let settle =
+                move |()| self.server.settle_later(settle, ttl, Duration::ZERO, self.came_back_later(parts));
+            Some(guard((), settle))
         });
         let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
@@ -171,6 +173,16 @@ impl Caller {
     pub(crate) fn came_back(&self, parts: &[Part]) {
         if let Some(denials) = &self.denials {
             parts.iter().for_each(|part| denials.forget(part, self.server.now()));
+        }
+    }
+
+    /// Returns what forgets them later, when a request in the background has brought tokens back.
+    pub(crate) fn came_back_later(&self, parts: &[Part]) -> impl Fn() + Send + 'static {
+        let (server, denials, parts) = (self.server.clone(), self.denials.clone(), parts.to_vec());
+        move || {
+            if let Some(denials) = &denials {
+                parts.iter().for_each(|part| denials.forget(part, server.now()));
+            }
         }
     }
 

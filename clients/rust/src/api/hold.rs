@@ -241,7 +241,7 @@ impl Inner {
         if let Some(end) =
             (is_in_doubt && !others.is_empty()).then(|| self.settlement(&others)).transpose()?
         {
-            self.caller.server.settle_later(end.to_end().unwrap_or(end), self.ttl, Duration::ZERO);
+            self.settle_later(end.to_end().unwrap_or(end), &others, Duration::ZERO);
         }
         *locked(&self.others) = others;
         Ok(granted.to_vec())
@@ -289,7 +289,7 @@ impl Inner {
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
                 if self.sent.is_sent.load(Ordering::Relaxed) =>
             {
-                self.caller.server.settle_later(self.settlement(&parts)?, self.ttl, SETTLED_AGAIN_AFTER);
+                self.settle_later(self.settlement(&parts)?, &parts, SETTLED_AGAIN_AFTER);
             }
             _ => {}
         }
@@ -299,8 +299,9 @@ impl Inner {
     async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
         if self.sent.is_in_doubt.load(Ordering::Relaxed) {
             // A call without a reply may come now, and hold anew.
-            let end = self.settlement(&[parts, &locked(&self.others)].concat())?;
-            self.caller.server.settle_later(end.to_end().unwrap_or(end), self.ttl, SETTLED_AGAIN_AFTER);
+            let all = [parts, &locked(&self.others)].concat();
+            let end = self.settlement(&all)?;
+            self.settle_later(end.to_end().unwrap_or(end), &all, SETTLED_AGAIN_AFTER);
         }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
@@ -314,6 +315,10 @@ impl Inner {
             self.caller.server.decide_locally(&self.settlement(parts)?)?;
         }
         Ok(())
+    }
+
+    fn settle_later(&self, settle: Request, parts: &[Part], after: Duration) {
+        self.caller.server.settle_later(settle, self.ttl, after, self.caller.came_back_later(parts));
     }
 
     fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {

@@ -256,10 +256,13 @@ impl Transport {
         Ok(())
     }
 
-    /// Sends what no call waits for, once.
-    pub(crate) fn send_once(&self, request: Option<Request>) {
+    /// Sends what no call waits for, once, and calls `then` afterwards.
+    pub(crate) fn send_once(&self, request: Option<Request>, then: impl FnOnce() + Send + 'static) {
         let Some(request) = request else { return };
         let transport = self.clone();
-        self.spawn(async move { drop(transport.run(&request, None, &mut false).await) });
+        self.spawn(async move {
+            drop(transport.run(&request, None, &mut false).await);
+            then();
+        });
     }
 }

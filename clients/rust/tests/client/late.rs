@@ -35,11 +35,11 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     wait_for("the grant to be given back", SOON, async || left() == 1).await;
 }
 
-/// How a server fails the first call, which it may execute later.
-#[derive(Clone, Copy, PartialEq)]
+/// How a server fails the first call of that name, which it may execute later.
+#[derive(Clone, Copy)]
 enum First {
-    IsCut,
-    IsSilent,
+    IsCut(&'static str),
+    IsSilent(&'static str),
 }
 
 /// Serves one connection at a time. Fails the first call, and replies to all others that they are allowed, or denied. Tells what
@@ -50,13 +50,11 @@ async fn fail_first(listener: TcpListener, first: First, allowed: u8, asked: mps
         while let Ok(count @ 1..) = stream.read(&mut buffer).await {
             let text = String::from_utf8_lossy(&buffer[..count]);
             for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-                let reply = match command.strip_prefix("TB.") {
-                    None => "+OK\r\n".to_owned(),
-                    Some(_) if take(&mut is_first) => match first {
-                        First::IsCut => continue 'connections,
-                        First::IsSilent => continue,
-                    },
-                    Some(_) => format!("*4\r\n:{allowed}\r\n:0\r\n:1000\r\n:1000\r\n"),
+                let reply = match first {
+                    First::IsCut(of) if command == of && take(&mut is_first) => continue 'connections,
+                    First::IsSilent(of) if command == of && take(&mut is_first) => continue,
+                    _ if !command.starts_with("TB.") => "+OK\r\n".to_owned(),
+                    _ => format!("*4\r\n:{allowed}\r\n:0\r\n:600000\r\n:600000\r\n"),
                 };
                 let _ = asked.send(command.to_owned());
                 stream.write_all(reply.as_bytes()).await.unwrap();
@@ -82,7 +80,8 @@ async fn failing(first: First, allowed: u8) -> (tokenbucket_client::Server, mpsc
 #[tokio::test]
 async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
     for is_any in [false, true] {
-        let (server, asked) = failing(First::IsCut, 0).await;
+        let name = if is_any { "TB.HOLDANY" } else { "TB.HOLD" };
+        let (server, asked) = failing(First::IsCut(name), 0).await;
         let limiter = Limiter::new(&server.with_timeout(SOON), limit(1, "0"));
         let either = [1, 2].map(|amount| vec![Part::new("a", limiter.limit(), amount)]);
         let held = match is_any {
@@ -97,13 +96,14 @@ async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
 /// Its first call may come after the settlement.
 #[tokio::test]
 async fn a_hold_in_doubt_is_settled_again() {
-    for (first, allowed) in [(First::IsCut, 1), (First::IsSilent, 0)] {
+    for (first, allowed) in [(First::IsCut("TB.HOLD"), 1), (First::IsSilent("TB.HOLD"), 0)] {
         let (server, asked) = failing(first, allowed).await;
-        let timeout = if first == First::IsCut { SOON } else { Duration::from_millis(100) };
+        let is_silent = matches!(first, First::IsSilent(_));
+        let timeout = if is_silent { Duration::from_millis(100) } else { SOON };
         let server = server.with_timeout(timeout).with_retry_every(Duration::from_millis(1));
         let limiter = Limiter::new(&server, limit(1, "0"));
         let hold = limiter.hold("a", 1, LONG).await.unwrap();
-        assert_eq!(hold.decision().binding.degraded, first == First::IsSilent);
+        assert_eq!(hold.decision().binding.degraded, is_silent);
         wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
         hold.settle().await.unwrap();
         let mut settled = 0;
@@ -115,10 +115,24 @@ async fn a_hold_in_doubt_is_settled_again() {
     }
 }
 
+#[tokio::test]
+async fn a_hold_that_is_settled_for_its_caller_ends_a_remembered_denial() {
+    let (server, _asked) = failing(First::IsSilent("TB.HOLD"), 0).await;
+    let server = server.with_retry_every(Duration::from_millis(1));
+    let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().remember_denials(1));
+    wait_for("a denial", SOON, async || {
+        limiter.take("a", 1).await.unwrap();
+        limiter.remembered("a", 1).is_some()
+    })
+    .await;
+    drop(tokio::time::timeout(Duration::from_millis(10), limiter.hold("a", 1, LONG)).await);
+    wait_for("its settlement", SOON, async || limiter.remembered("a", 1).is_none()).await;
+}
+
 /// Or the system would go on to send what its buffers have, for minutes.
 #[tokio::test]
 async fn a_connection_that_is_given_up_delivers_nothing_more() {
-    let (server, asked) = failing(First::IsSilent, 1).await;
+    let (server, asked) = failing(First::IsSilent("TB.TAKE"), 1).await;
     let limiter = Limiter::new(&server, limit(1, STILL));
     assert!(limiter.take("a", 1).await.unwrap().degraded);
     wait_for("a reset", SOON, async || asked.try_iter().any(|line| line == "reset")).await;
