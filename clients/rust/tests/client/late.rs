@@ -222,6 +222,30 @@ fn a_hook_of_a_renewal_may_take() {
     hold.settle().unwrap();
 }
 
+/// Its last owner may be the settlement of a hold, in the background.
+#[test]
+fn what_a_hook_owns_may_take_when_it_is_dropped() {
+    struct Late(sync::Limiter, mpsc::Sender<bool>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0.take("late", 1).unwrap().degraded);
+        }
+    }
+    let server = Server::start();
+    let connected = patient(&server);
+    let (dropped, drops) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for _ in 0..20 {
+        let late = Late(sync::Limiter::new(&connected, limit(100, STILL)), dropped.clone());
+        let options = Options::new().on_decision(move |_, _, _, _| _ = &late);
+        let limiter = Limiter::with_options(&connected, limit(100, "0"), options);
+        let hold = runtime.block_on(limiter.hold("a", 1, LONG)).unwrap();
+        drop(limiter);
+        drop(hold);
+        assert!(!drops.recv_timeout(SOON).expect("no call stands still"));
+    }
+}
+
 /// The thread that carries all connections finds out that this one is refused.
 #[test]
 fn a_logger_may_take() {
