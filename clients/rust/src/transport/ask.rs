@@ -35,6 +35,8 @@ struct Call<'a> {
     split_tries: u32,
     /// Says that the call was sent again on another connection.
     is_again: bool,
+    /// Says that it finds out whether a node that was away is back.
+    is_trial: bool,
 }
 
 impl Transport {
@@ -103,8 +105,8 @@ impl Transport {
             return Err(Error::ModuleMissing { problem, advice: "this Server decides by_script()" });
         }
         let node = self.node_of(request);
-        let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
-        let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again };
+        let (is_asking, was_sent, split_tries, is_again, is_trial) = (false, false, 0, false, false);
+        let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again, is_trial };
         let followed = Box::pin(self.follow(&mut call)).await;
         *is_in_doubt |= call.was_sent;
         let why = match followed {
@@ -191,13 +193,18 @@ impl Transport {
         if !call.node.is_away() {
             return Ok(());
         }
-        if !call.node.admits(self.now(), self.options.retry_every.max(self.options.timeout)) {
-            return Err(Failure::NotSent);
-        }
+        self.admit_to_away(call)?;
         if let Some(node) = self.shared.cluster.as_ref().and_then(Cluster::one_there) {
             call.node = node;
         }
         Ok(())
+    }
+
+    /// Lets one call through every now and then.
+    fn admit_to_away(&self, call: &mut Call<'_>) -> Result<(), Failure> {
+        let every = self.options.retry_every.max(self.options.timeout);
+        call.is_trial = call.is_trial || call.node.admits(self.now(), every);
+        call.is_trial.then_some(()).ok_or(Failure::NotSent)
     }
 
     /// Prepares a call to be sent once more after this failure, if it may be.
@@ -251,6 +258,9 @@ impl Transport {
                 call.is_asking = error.code() == Some("ASK");
                 call.node = other;
                 self.look_at_slots();
+                if call.node.is_away() {
+                    self.admit_to_away(call)?;
+                }
             }
         }
         Ok(())

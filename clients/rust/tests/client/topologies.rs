@@ -1,6 +1,6 @@
 //! Clusters of three masters, a master that a sentinel watches, and servers without the module.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
@@ -75,10 +75,33 @@ async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
     }
 }
 
-/// A name whose bucket that node has.
+#[tokio::test]
+async fn a_node_that_never_answered_delays_one_call() {
+    let cluster = Cluster::start();
+    let names: Vec<String> = names_on(&cluster, 1).take(6).collect();
+    cluster.nodes[1].signal("STOP");
+    let timeout = Duration::from_millis(500);
+    // The first to be asked for slots may be any.
+    for _ in 0..8 {
+        let server = Server::cluster([1, 0].map(|node| cluster.nodes[node].url())).unwrap();
+        let server = server.with_timeout(timeout).with_retry_every(TIMEOUT);
+        let limiter = Limiter::new(&server, limit(10, STILL));
+        let began = Instant::now();
+        for name in &names {
+            assert!(limiter.take(name, 1).await.unwrap().degraded);
+        }
+        let took = began.elapsed();
+        assert!(took < 5 * timeout, "{took:?}");
+    }
+}
+
+/// Names whose buckets that node has.
+fn names_on(cluster: &Cluster, node: usize) -> impl Iterator<Item = String> + '_ {
+    (0..).map(|at: usize| at.to_string()).filter(move |name| cluster.node_of(&format!("tb:{name}")) == node)
+}
+
 fn name_on(cluster: &Cluster, node: usize) -> String {
-    let mut names = (0..).map(|at: usize| at.to_string());
-    names.find(|name| cluster.node_of(&format!("tb:{name}")) == node).unwrap()
+    names_on(cluster, node).next().unwrap()
 }
 
 #[tokio::test]
