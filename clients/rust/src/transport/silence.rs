@@ -36,7 +36,7 @@ impl Transport {
         let (clock, patience) = (self.clock(), self.options.timeout);
         let mut since = clock.now();
         let mut old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_OF_A_CALL));
-        let too_old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_IF_BUSY).max(AGE_IF_BUSY));
+        let mut too_old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_IF_BUSY).max(AGE_IF_BUSY));
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(old_at);
             if let Some(value) = timeout(due.saturating_sub(clock.now()), &mut reply).await {
@@ -47,6 +47,10 @@ impl Transport {
                 return Ok(value);
             }
             let now = clock.now();
+            if now > due.saturating_add(patience) {
+                // This process was suspended, and not only busy.
+                too_old_at = too_old_at.saturating_add(now - due);
+            }
             if now > due + LATE && now < too_old_at && !node.is_away() {
                 // The timer was late, so replies may be.
                 since = now;

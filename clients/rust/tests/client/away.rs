@@ -99,6 +99,35 @@ fn a_process_without_a_free_file_asks_once_it_has_one() {
     until("it asks", || !limiter.take("a", 1).unwrap().degraded);
 }
 
+/// Runs this test again in a process of its own, which is suspended in the middle of a call.
+#[test]
+fn a_process_that_was_suspended_waits_for_its_replies() {
+    if std::env::var_os("IS_SUSPENDED").is_none() {
+        let words = ["--exact", "away::a_process_that_was_suspended_waits_for_its_replies"];
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        assert!(alone.args(words).env("IS_SUSPENDED", "1").status().unwrap().success());
+        return;
+    }
+    let server = Server::start();
+    let timeout = Duration::from_millis(300);
+    let is_decided = || {
+        let limiter = sync::Limiter::new(&connect(&server).with_timeout(timeout), limit(10, STILL));
+        until("the connection", || !limiter.peek("a", 0).unwrap().degraded);
+        server.signal("STOP");
+        let (here, there) = (std::process::id(), server.pid());
+        // For more than ten timeouts. The server replies after that.
+        let suspend = format!(
+            "sleep 0.1; kill -STOP {here}; sleep 3.5; kill -CONT {here}; sleep 0.05; kill -CONT {there}"
+        );
+        let mut suspended = Command::new("sh").args(["-c", &suspend]).spawn().unwrap();
+        let decision = limiter.take("a", 1).unwrap();
+        assert!(suspended.wait().unwrap().success());
+        !decision.degraded
+    };
+    // On a slow machine the call may be over before it is suspended.
+    assert!((0..3).any(|_| is_decided()));
+}
+
 /// Runs itself once more, in a process whose threads would need more memory than there is.
 #[test]
 fn a_wait_ends_where_no_thread_starts() {
