@@ -175,24 +175,25 @@ impl Node {
         now: Duration,
         away_for: Duration,
     ) -> Option<oneshot::Receiver<()>> {
-        if !matches!(failure, Failure::NotSent) {
-            *locked(&self.failure) = failure.to_string();
+        if matches!(failure, Failure::NotSent) {
+            return None;
         }
+        let why = failure.to_string();
+        // The driver writes several about what is no reply.
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        locked(&self.failure).clone_from(&why);
         match failure.fault() {
             Fault::Away => {
                 self.away_until_us.store(us(now.saturating_add(away_for)), Ordering::Release);
                 if !self.is_logged.swap(true, Ordering::AcqRel) {
-                    return warn(LOG, format!("cannot ask Redis for limits: {}: {failure}", self.name));
+                    return warn(LOG, format!("cannot ask Redis for limits: {}: {why}", self.name));
                 }
             }
             Fault::Refusing => {
                 self.answers();
                 if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
                     let name = &self.name;
-                    return warn(
-                        LOG,
-                        format!("{name} refuses calls, which are not limited by it: {failure}"),
-                    );
+                    return warn(LOG, format!("{name} refuses calls, which are not limited by it: {why}"));
                 }
             }
             Fault::Callers if failure.is_reply() => self.answers(),

@@ -5,6 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{connect, limit, limiter, logs, patient, until, STILL};
@@ -38,6 +40,21 @@ async fn a_server_without_hello_shows_no_password() {
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(error.to_string().ends_with("the server lacks HELLO or AUTH - InvalidClientConfig"), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_server_is_an_error_of_one_line() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        }
+    });
+    let server = tokenbucket_client::Server::connect(url).unwrap();
+    let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().on_error(OnError::Error));
+    let error = limiter.take("a", 1).await.unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
 }
 
 #[tokio::test]
