@@ -157,8 +157,9 @@ impl Hold {
     }
 
     /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
-    /// the `ttl`, or a failover lost it. Others may have the tokens, so stop the work: use it in a `select!` beside it. The next
-    /// renewal finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
+    /// the `ttl`, or a failover lost it, or the server refused to renew it for a whole `ttl`. Others may have the tokens, so stop
+    /// the work: use it in a `select!` beside it. The next renewal finds out, within a third of the `ttl`, or when the server is
+    /// back. A lost hold is not taken anew.
     pub async fn lost(&self) {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
@@ -250,18 +251,27 @@ impl Inner {
     /// Renews it three times in each `ttl`, and four times as often while the server is away: an outage of half the `ttl` loses
     /// no hold.
     async fn renew_until_over(self: Arc<Self>, held: Vec<Part>) {
-        let mut pause = self.ttl / 3;
+        let server = &self.caller.server;
+        let (mut pause, mut renewed_at) = (self.ttl / 3, server.now());
         loop {
             let _ = timeout(pause, self.over.notified()).await;
             let is_open = self.is_open.lock().await;
             if !*is_open || *self.is_lost.borrow() {
                 return;
             }
+            let now = server.now();
             pause = match self.set(&held, How::default()).await {
-                Ok(decision) if !decision.binding.degraded => self.ttl / 3,
+                Ok(decision) if !decision.binding.degraded => {
+                    renewed_at = now;
+                    self.ttl / 3
+                }
                 Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
                 Err(error) => {
                     warn(LOG, format!("a hold was not renewed: {error}"));
+                    let is_over = now.saturating_sub(renewed_at) >= self.ttl;
+                    if is_over && self.is_known.load(Ordering::Relaxed) {
+                        self.is_lost.send_replace(true);
+                    }
                     self.ttl / 3
                 }
             };
