@@ -185,7 +185,8 @@ fn is_unserved(error: &RedisError) -> bool {
     error.code() == Some("CLUSTERDOWN") && error.detail().is_some_and(is_of_slot)
 }
 
-/// Returns whether the two sides do not agree on TLS: a certificate that is not trusted, or a server that does not speak it.
+/// Returns whether the two sides do not agree on TLS: a certificate that is not trusted, or a reply that is not TLS. A server
+/// without TLS may also be silent or hang up, as one that is away.
 fn is_tls_mistake(error: &RedisError) -> bool {
     type Shared = Arc<dyn std::error::Error + Send + Sync>;
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Shared>());
