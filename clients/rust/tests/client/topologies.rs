@@ -78,7 +78,7 @@ async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
 #[tokio::test]
 async fn a_node_that_never_answered_delays_one_call() {
     let cluster = Cluster::start();
-    let names: Vec<String> = names_on(&cluster, 1).take(6).collect();
+    let names: Vec<String> = names_on(&cluster, 1).take(14).collect();
     cluster.nodes[1].signal("STOP");
     let timeout = Duration::from_millis(500);
     // The first to be asked for slots may be any.
@@ -91,7 +91,7 @@ async fn a_node_that_never_answered_delays_one_call() {
             assert!(limiter.take(name, 1).await.unwrap().degraded);
         }
         let took = began.elapsed();
-        assert!(took < 5 * timeout, "{took:?}");
+        assert!(took < 10 * timeout, "{took:?}");
     }
 }
 
