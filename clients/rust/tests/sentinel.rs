@@ -1,5 +1,7 @@
 //! A sentinel of Redis, for the tests of this package and of the gate.
 
+#![allow(dead_code)] // each test program uses its part
+
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,10 +43,19 @@ impl Sentinel {
     }
 
     pub fn knows_a_replica(&self) -> bool {
+        self.ask::<String>(&["INFO", "sentinel"]).contains("slaves=1")
+    }
+
+    /// Names another server as the master.
+    pub fn monitor(&self, master: &Server) {
+        self.ask::<()>(&["SENTINEL", "REMOVE", "mymaster"]);
+        self.ask::<()>(&["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &master.port.to_string(), "1"]);
+    }
+
+    fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let client = redis::Client::open(self.url()).expect("a URL");
         let mut connection = client.get_connection().expect("a connection");
-        let info: String = redis::cmd("INFO").arg("sentinel").query(&mut connection).expect("an answer");
-        info.contains("slaves=1")
+        redis::Cmd::new().arg(words).query(&mut connection).expect("an answer")
     }
 }
 

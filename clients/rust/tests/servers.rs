@@ -118,6 +118,10 @@ impl Server {
         assert!(done.expect("kill").success());
     }
 
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

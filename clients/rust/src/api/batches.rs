@@ -72,7 +72,7 @@ impl Batches {
         let evicted = batches.push(place, batch.clone());
         drop(batches);
         if let Some((_, evicted)) = evicted {
-            caller.server.transport.send_once(evicted.close());
+            caller.server.transport.send_once(evicted.close(), || ());
         }
         batch
     }
@@ -144,7 +144,7 @@ impl Batch {
             *own = Some(self.denied(fetched, cost).await?);
         }
         if is_closed {
-            self.caller.server.transport.send_once(self.close());
+            self.caller.server.transport.send_once(self.close(), || ());
         }
         Ok(if fetched.granted < most { Outcome::Emptied(fetched) } else { Outcome::Full })
     }

@@ -25,7 +25,7 @@ const LOG: &str = "tokenbucket_client::limiter";
 pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
-    pub(crate) denials: Option<Denials>,
+    pub(crate) denials: Option<Arc<Denials>>,
 }
 
 /// How a request is asked.
@@ -43,8 +43,17 @@ pub(crate) struct How<'a> {
     pub(crate) begins: Option<Duration>,
     /// Ends it whatever the policy decides, and not for a denial: another call of its id may have the hold.
     pub(crate) ends_late: bool,
-    /// Set if the server may have the hold.
-    pub(crate) is_sent: Option<&'a AtomicBool>,
+    /// What becomes known of the hold's way to the server.
+    pub(crate) sent: Option<&'a Sent>,
+}
+
+/// What is known of a hold's way to the server.
+#[derive(Default)]
+pub(crate) struct Sent {
+    /// Set once the server may have the hold.
+    pub(crate) is_sent: AtomicBool,
+    /// Set once a call that begins the hold had no reply: it may still be on its way.
+    pub(crate) is_in_doubt: AtomicBool,
 }
 
 impl Caller {
@@ -62,7 +71,7 @@ impl Caller {
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
         let request = Request::new(operation, before, &self.options.prefix, parts, how.share)?;
-        let asked = self.ask(&request, how).await;
+        let asked = self.ask(&request, parts, how).await;
         if matches!(operation, "TB.GIVE" | "TB.MSETTLE") {
             self.came_back(parts);
         }
@@ -114,7 +123,7 @@ impl Caller {
         background::run_blocking(move || report_here(&options, &part, &decision, took));
     }
 
-    async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
+    async fn ask(&self, request: &Request, parts: &[Part], how: How<'_>) -> Result<JointDecision, Error> {
         if how.max_wait > LONGEST {
             return Err(Error::BadArgument(format!("max_wait: {:?} is more than 30 days", how.max_wait)));
         }
@@ -124,15 +133,18 @@ impl Caller {
         // A hold that the server may have, and that no caller gets.
         let doubt = how.begins.and_then(|ttl| {
             let settle = request.to_end()?;
-            Some(guard((), move |()| self.server.settle_later(settle, ttl, Duration::ZERO)))
+            let settle =
+                move |()| self.server.settle_later(settle, ttl, Duration::ZERO, self.came_back_later(parts));
+            Some(guard((), settle))
         });
         let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
         let answer = self.server.transport.ask_noting(asked, max_wait, &mut is_in_doubt).await;
-        if let Some(is_sent) = how.is_sent {
+        if let Some(sent) = how.sent {
             let is_there = is_in_doubt || matches!(answer, Ok(Answer::Reply(_)));
-            is_sent.fetch_or(is_there, Ordering::Relaxed);
+            sent.is_sent.fetch_or(is_there, Ordering::Relaxed);
+            sent.is_in_doubt.fetch_or(is_in_doubt && !how.renews, Ordering::Relaxed);
         }
         let decision = match answer {
             Err(error) => Err(error),
@@ -161,6 +173,16 @@ impl Caller {
     pub(crate) fn came_back(&self, parts: &[Part]) {
         if let Some(denials) = &self.denials {
             parts.iter().for_each(|part| denials.forget(part, self.server.now()));
+        }
+    }
+
+    /// Returns what forgets them later, when a request in the background has brought tokens back.
+    pub(crate) fn came_back_later(&self, parts: &[Part]) -> impl Fn() + Send + 'static {
+        let (server, denials, parts) = (self.server.clone(), self.denials.clone(), parts.to_vec());
+        move || {
+            if let Some(denials) = &denials {
+                parts.iter().for_each(|part| denials.forget(part, server.now()));
+            }
         }
     }
 

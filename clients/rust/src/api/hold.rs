@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{watch, OnceCell};
 
-use crate::api::caller::{Caller, How};
+use crate::api::caller::{Caller, How, Sent};
 use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
 use crate::values::rules::SETTLED_AGAIN_AFTER;
@@ -58,8 +58,7 @@ pub(crate) struct Inner {
     caller: Arc<Caller>,
     ttl: Duration,
     id: String,
-    /// Set once the server may have the hold.
-    is_sent: AtomicBool,
+    sent: Sent,
     /// Set once the server has had the hold.
     is_known: AtomicBool,
     is_lost: watch::Sender<bool>,
@@ -67,6 +66,8 @@ pub(crate) struct Inner {
     used: Mutex<Vec<Part>>,
     /// The names of what fills up the alternative, of which there is no hold.
     fillers: Mutex<Vec<String>>,
+    /// The parts of the other alternatives.
+    others: Mutex<Vec<Part>>,
     decision: Mutex<JointDecision>,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
     /// would hold again.
@@ -85,12 +86,13 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
-            is_sent: AtomicBool::new(false),
+            sent: Sent::default(),
             is_known: AtomicBool::new(false),
             is_lost: watch::Sender::new(false),
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
             fillers: Mutex::default(),
+            others: Mutex::default(),
             decision: Mutex::default(),
             is_open: tokio::sync::Mutex::new(true),
             over: tokio::sync::Notify::new(),
@@ -155,8 +157,9 @@ impl Hold {
     }
 
     /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
-    /// the `ttl`, or a failover lost it. Others may have the tokens, so stop the work: use it in a `select!` beside it. The next
-    /// renewal finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
+    /// the `ttl`, or a failover lost it, or the server refused to renew it for a whole `ttl`. Others may have the tokens, so stop
+    /// the work: use it in a `select!` beside it. The next renewal finds out, within a third of the `ttl`, or when the server is
+    /// back. A lost hold is not taken anew.
     pub async fn lost(&self) {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
@@ -204,7 +207,7 @@ impl Inner {
     async fn set(&self, parts: &[Part], how: How<'_>) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
-        let how = How { renews, is_sent: Some(&self.is_sent), ..how };
+        let how = How { renews, sent: Some(&self.sent), ..how };
         let mut decision = match how.each {
             None => self.caller.decide("TB.MHOLD", before, parts, how).await?,
             Some(each) => {
@@ -234,30 +237,41 @@ impl Inner {
         *locked(&self.fillers) = fillers.map(|part| part.name.clone()).collect();
         let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name || own.amount.is_zero());
         let others = each_once(&all.iter().filter(is_other).cloned().collect::<Vec<_>>());
-        let is_in_doubt = locked(&self.decision).binding.degraded && self.is_sent.load(Ordering::Relaxed);
+        let is_in_doubt =
+            locked(&self.decision).binding.degraded && self.sent.is_sent.load(Ordering::Relaxed);
         if let Some(end) =
             (is_in_doubt && !others.is_empty()).then(|| self.settlement(&others)).transpose()?
         {
-            self.caller.server.settle_later(end.to_end().unwrap_or(end), self.ttl, Duration::ZERO);
+            self.settle_later(end.to_end().unwrap_or(end), &others, Duration::ZERO);
         }
+        *locked(&self.others) = others;
         Ok(granted.to_vec())
     }
 
     /// Renews it three times in each `ttl`, and four times as often while the server is away: an outage of half the `ttl` loses
     /// no hold.
     async fn renew_until_over(self: Arc<Self>, held: Vec<Part>) {
-        let mut pause = self.ttl / 3;
+        let server = &self.caller.server;
+        let (mut pause, mut renewed_at) = (self.ttl / 3, server.now());
         loop {
             let _ = timeout(pause, self.over.notified()).await;
             let is_open = self.is_open.lock().await;
             if !*is_open || *self.is_lost.borrow() {
                 return;
             }
+            let now = server.now();
             pause = match self.set(&held, How::default()).await {
-                Ok(decision) if !decision.binding.degraded => self.ttl / 3,
+                Ok(decision) if !decision.binding.degraded => {
+                    renewed_at = now;
+                    self.ttl / 3
+                }
                 Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
                 Err(error) => {
                     warn(LOG, format!("a hold was not renewed: {error}"));
+                    let is_over = now.saturating_sub(renewed_at) >= self.ttl;
+                    if is_over && self.is_known.load(Ordering::Relaxed) {
+                        self.is_lost.send_replace(true);
+                    }
                     self.ttl / 3
                 }
             };
@@ -283,9 +297,9 @@ impl Inner {
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
-                if self.is_sent.load(Ordering::Relaxed) =>
+                if self.sent.is_sent.load(Ordering::Relaxed) =>
             {
-                self.caller.server.settle_later(self.settlement(&parts)?, self.ttl, SETTLED_AGAIN_AFTER);
+                self.settle_later(self.settlement(&parts)?, &parts, SETTLED_AGAIN_AFTER);
             }
             _ => {}
         }
@@ -293,6 +307,12 @@ impl Inner {
     }
 
     async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
+        if self.sent.is_in_doubt.load(Ordering::Relaxed) {
+            // A call without a reply may come now, and hold anew.
+            let all = [parts, &locked(&self.others)].concat();
+            let end = self.settlement(&all)?;
+            self.settle_later(end.to_end().unwrap_or(end), &all, SETTLED_AGAIN_AFTER);
+        }
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or the server was away when the work began.
@@ -305,6 +325,10 @@ impl Inner {
             self.caller.server.decide_locally(&self.settlement(parts)?)?;
         }
         Ok(())
+    }
+
+    fn settle_later(&self, settle: Request, parts: &[Part], after: Duration) {
+        self.caller.server.settle_later(settle, self.ttl, after, self.caller.came_back_later(parts));
     }
 
     fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {

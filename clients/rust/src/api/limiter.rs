@@ -72,7 +72,7 @@ impl Limiter {
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         let denials = Denials::new(options.remember_denials, options.remember_denials_for);
         let batches = Batches::new(options.batch).map(Arc::new);
-        let caller = Arc::new(Caller { server: server.clone(), options, denials });
+        let caller = Arc::new(Caller { server: server.clone(), options, denials: denials.map(Arc::new) });
         Self { caller, batches, limit, max_wait: Duration::ZERO, share: None }
     }
 
@@ -178,7 +178,9 @@ impl Limiter {
             let Self { caller, limit, .. } = self;
             let transport = &caller.server.transport;
             let give = Request::one("TB.GIVE", caller.key(name), limit, cost);
-            let leaves = guard((), |()| transport.send_once((!decision.degraded).then_some(give)));
+            let came_back = || caller.came_back_later(&[Part::new(name, limit, cost)]);
+            let leaves =
+                guard((), |()| transport.send_once((!decision.degraded).then_some(give), came_back()));
             transport.clock().sleep(wait).await;
             ScopeGuard::into_inner(leaves);
         }
@@ -351,7 +353,7 @@ impl Limiter {
 
     /// The denials that are remembered. Calls that wait do without.
     fn denials(&self) -> Option<&Denials> {
-        self.caller.denials.as_ref().filter(|_| self.max_wait.is_zero())
+        self.caller.denials.as_deref().filter(|_| self.max_wait.is_zero())
     }
 
     fn now(&self) -> Duration {

@@ -5,6 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::transport::background::{is_here, run_blocking};
 use crate::{Decision, Limit};
 
 /// What decides while the server is away.
@@ -127,22 +128,33 @@ impl Options {
         self,
         hook: impl Fn(&str, &Limit, &Decision, Duration) + Send + Sync + 'static,
     ) -> Self {
-        Self { hook: Some(Hook(Arc::new(hook))), ..self }
+        Self { hook: Some(Hook(Some(Arc::new(hook)))), ..self }
     }
 }
 
 /// Called with each decision.
 #[derive(Clone)]
-pub(crate) struct Hook(pub(crate) Arc<HookFn>);
+pub(crate) struct Hook(Option<Arc<HookFn>>);
 
 type HookFn = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
 
 impl Hook {
     /// Calls it. A panic of it is logged, and changes nothing.
     pub(crate) fn call(&self, name: &str, limit: &Limit, decision: &Decision, took: Duration) {
-        let call = AssertUnwindSafe(|| (self.0)(name, limit, decision, took));
+        let Some(hook) = &self.0 else { return };
+        let call = AssertUnwindSafe(|| hook(name, limit, decision, took));
         if catch_unwind(call).is_err() {
             log::error!(target: "tokenbucket_client::limiter", "on_decision panicked");
+        }
+    }
+}
+
+impl Drop for Hook {
+    /// What it captured may ask a limiter when it is dropped: that needs a thread that may wait.
+    fn drop(&mut self) {
+        if is_here() {
+            let hook = self.0.take();
+            run_blocking(move || drop(hook));
         }
     }
 }

@@ -61,8 +61,8 @@ impl Server {
         Ok(Self::new(Node::new(settings(url)?)?, None, Clock::real()))
     }
 
-    /// Names a master that the sentinels know. Each connection asks them for the master, so a new one is found once the old
-    /// one is gone or has become a replica.
+    /// Names a master that the sentinels know. Each connection asks them for the master, and so does one call a second. All
+    /// connections move to a new master together, even while the old one still serves.
     ///
     /// `master` is a URL with the name of the master as its host, and the user, password and database of the master. What
     /// the sentinels want is in their own URLs.

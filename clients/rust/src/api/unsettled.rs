@@ -13,15 +13,22 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 impl Server {
     /// Settles a hold after this time, or when the server is back, for at most its `ttl`. Charges nothing if the hold is not
-    /// there, so that it may be sent again and again. If too many wait to be settled, it ends by its `ttl`.
-    pub(crate) fn settle_later(&self, settle: Request, ttl: Duration, after: Duration) {
+    /// there, so that it may be sent again and again. If too many wait to be settled, it ends by its `ttl`. Calls `came_back`
+    /// after each reply.
+    pub(crate) fn settle_later(
+        &self,
+        settle: Request,
+        ttl: Duration,
+        after: Duration,
+        came_back: impl Fn() + Send + 'static,
+    ) {
         if !self.transport.clock().is_real() {
             return;
         }
         let Ok(room) = self.shared.unsettled.clone().try_acquire_owned() else { return };
         let server = self.clone();
         self.transport.spawn(async move {
-            if let Err(why) = server.settle_when_back(settle, ttl, after).await {
+            if let Err(why) = server.settle_when_back(settle, ttl, after, came_back).await {
                 warn(LOG, format!("a hold was not settled, and ends by its ttl: {why}"));
             }
             drop(room);
@@ -29,7 +36,13 @@ impl Server {
     }
 
     /// Settles twice: the hold itself may still lie in a socket. What it then takes comes back whole.
-    async fn settle_when_back(&self, settle: Request, ttl: Duration, after: Duration) -> Result<(), String> {
+    async fn settle_when_back(
+        &self,
+        settle: Request,
+        ttl: Duration,
+        after: Duration,
+        came_back: impl Fn(),
+    ) -> Result<(), String> {
         let clock = self.transport.clock();
         let until = clock.now().saturating_add(ttl);
         let retry_every = self.transport.options.retry_every.max(LEAST_PAUSE);
@@ -48,6 +61,7 @@ impl Server {
                 }
                 pause = retry_every;
             }
+            came_back();
             pause = SETTLED_AGAIN_AFTER;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Where a server is, and that it does not answer there.
 
 use std::io;
+use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -12,7 +13,9 @@ use tokio::task::JoinError;
 pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
     let info = read(url)?;
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+    // What a closed socket has not delivered is dropped: a hold that came later would be nobody's.
+    let tcp = TcpSettings::default().set_nodelay(true).set_linger_time(Duration::ZERO);
+    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
 }
 
 pub(crate) fn read(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {

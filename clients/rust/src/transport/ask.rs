@@ -1,6 +1,5 @@
 //! One request: which node it is sent to, how often, and what an error means.
 
-use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
+use crate::values::rules::{MOST_REDIRECTIONS, PULSE, TRIES_OF_A_SPLIT_SLOT};
 use crate::values::{By, Error, Failure, Fault, JointDecision, Request, SCRIPT};
 
 /// What came of a request.
@@ -36,6 +35,8 @@ struct Call<'a> {
     split_tries: u32,
     /// Says that the call was sent again on another connection.
     is_again: bool,
+    /// Says that it finds out whether a node that was away is back.
+    is_trial: bool,
 }
 
 impl Transport {
@@ -59,7 +60,7 @@ impl Transport {
     }
 
     /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
-    /// denials tell.
+    /// denials tell. If the connection of the wait fails, and not the server, asks and waits anew.
     async fn ask_in_turn(
         &self,
         request: &Request,
@@ -68,21 +69,26 @@ impl Transport {
     ) -> Result<Answer, Error> {
         let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
+            let began = self.now();
             let answer = self.run(request, None, is_in_doubt).await?;
             let Answer::Reply(reply) = &answer else { return Ok(answer) };
-            let left = until.saturating_sub(self.now());
+            let is_over = self.now() >= until;
             let decided = JointDecision::from_redis_value_ref(reply);
-            let denied = decided.ok().filter(|decision| !decision.allowed() && !left.is_zero());
-            let Some(pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
+            let denied = decided.ok().filter(|decision| !decision.allowed() && !is_over);
+            let Some(mut pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
                 return Ok(answer);
             };
-            if take(&mut may_stay) {
-                let answer = self.run(request, Some(until), is_in_doubt).await;
-                // The command is missing in an older release.
-                if !matches!(answer, Err(Error::ModuleMissing { .. })) {
-                    return answer;
+            if may_stay {
+                match self.run(request, Some(until), is_in_doubt).await {
+                    // The command is missing in an older release.
+                    Err(Error::ModuleMissing { .. }) => may_stay = false,
+                    Ok(Answer::Away(node)) if !node.is_away() => {
+                        pause = pause.min((began + PULSE).saturating_sub(self.now()));
+                    }
+                    answer => return answer,
                 }
             }
+            let left = until.saturating_sub(self.now());
             self.clock().sleep(pause.max(Duration::from_millis(1)).min(left)).await;
         }
     }
@@ -99,8 +105,8 @@ impl Transport {
             return Err(Error::ModuleMissing { problem, advice: "this Server decides by_script()" });
         }
         let node = self.node_of(request);
-        let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
-        let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again };
+        let (is_asking, was_sent, split_tries, is_again, is_trial) = (false, false, 0, false, false);
+        let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again, is_trial };
         let followed = Box::pin(self.follow(&mut call)).await;
         *is_in_doubt |= call.was_sent;
         let why = match followed {
@@ -112,8 +118,9 @@ impl Transport {
         };
         let Call { node, was_sent, .. } = call;
         let is_lost = was_sent && !request.is_repeatable() && why.was_sent();
-        // One that may not be sent again says little about a server that was restarted.
-        if !is_lost || matches!(why, Failure::Silent(_)) {
+        // One that may not be sent again says little about a server that was restarted, and one that waited about any.
+        let is_of_one = is_lost || until.is_some() && matches!(why, Failure::Broken(_));
+        if !is_of_one || matches!(why, Failure::Silent(_)) {
             self.note(&node, &why);
         }
         match why {
@@ -154,6 +161,7 @@ impl Transport {
         if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
         }
+        self.look_at_sentinels(&call.node);
         // A fake server decides as both.
         let by = if self.clock().is_real() { self.options.by } else { By::Module };
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
@@ -185,13 +193,18 @@ impl Transport {
         if !call.node.is_away() {
             return Ok(());
         }
-        if !call.node.admits(self.now(), self.options.retry_every.max(self.options.timeout)) {
-            return Err(Failure::NotSent);
-        }
+        self.admit_to_away(call)?;
         if let Some(node) = self.shared.cluster.as_ref().and_then(Cluster::one_there) {
             call.node = node;
         }
         Ok(())
+    }
+
+    /// Lets one call through every now and then.
+    fn admit_to_away(&self, call: &mut Call<'_>) -> Result<(), Failure> {
+        let every = self.options.retry_every.max(self.options.timeout);
+        call.is_trial = call.is_trial || call.node.admits(self.now(), every);
+        call.is_trial.then_some(()).ok_or(Failure::NotSent)
     }
 
     /// Prepares a call to be sent once more after this failure, if it may be.
@@ -218,6 +231,12 @@ impl Transport {
                 call.is_again = true;
                 self.look_at_slots();
             }
+            // A node that has left says so of every slot: another may know who has this one.
+            Some("CLUSTERDOWN") if failure.is_unserved() && !call.is_again => {
+                call.is_again = true;
+                let cluster = self.shared.cluster.as_ref();
+                call.node = cluster.and_then(|cluster| cluster.another_than(&call.node)).ok_or(failure)?;
+            }
             // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;
@@ -239,15 +258,21 @@ impl Transport {
                 call.is_asking = error.code() == Some("ASK");
                 call.node = other;
                 self.look_at_slots();
+                if call.node.is_away() {
+                    self.admit_to_away(call)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Sends what no call waits for, once.
-    pub(crate) fn send_once(&self, request: Option<Request>) {
+    /// Sends what no call waits for, once, and calls `then` afterwards.
+    pub(crate) fn send_once(&self, request: Option<Request>, then: impl FnOnce() + Send + 'static) {
         let Some(request) = request else { return };
         let transport = self.clone();
-        self.spawn(async move { drop(transport.run(&request, None, &mut false).await) });
+        self.spawn(async move {
+            drop(transport.run(&request, None, &mut false).await);
+            then();
+        });
     }
 }

@@ -60,6 +60,12 @@ impl Cluster {
         locked(&self.known).nodes.values().find(|node| !node.is_away()).cloned()
     }
 
+    /// Returns another node that is not away.
+    pub(super) fn another_than(&self, asked: &Arc<Node>) -> Option<Arc<Node>> {
+        let known = locked(&self.known);
+        known.nodes.values().find(|node| !Arc::ptr_eq(node, asked) && !node.is_away()).cloned()
+    }
+
     /// Returns a node to ask for slots, unless one was asked a moment ago.
     pub(super) fn one_to_ask(&self, now: Duration) -> Option<Arc<Node>> {
         is_due(&self.next_look_us, now, BETWEEN_LOOKS)

@@ -1,10 +1,10 @@
 //! The connections to a server.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::aio::MultiplexedConnection as Connection;
-use redis::RedisResult;
+use redis::{ConnectionAddr, RedisResult};
 use tokio::runtime;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -29,6 +29,10 @@ pub(crate) struct Link {
     pub(super) waiters: Mutex<Vec<Connection>>,
     /// Bounds how many calls that wait connect at a time.
     pub(super) connecting: Semaphore,
+    /// Where the sentinels say that the master is.
+    master: OnceLock<String>,
+    /// Set once they say that it is elsewhere.
+    pub(super) is_left: AtomicBool,
 }
 
 impl Link {
@@ -39,7 +43,17 @@ impl Link {
             calls: AtomicU32::new(0),
             waiters: Mutex::default(),
             connecting: Semaphore::new(MOST_CONNECTING),
+            master: OnceLock::new(),
+            is_left: AtomicBool::new(false),
         })
+    }
+
+    /// Notes where the master is. Returns whether the link leads elsewhere.
+    pub(super) fn is_elsewhere(&self, master: &ConnectionAddr) -> bool {
+        let master = master.to_string();
+        let is_elsewhere = *self.master.get_or_init(|| master.clone()) != master;
+        self.is_left.fetch_or(is_elsewhere, Ordering::Relaxed);
+        is_elsewhere
     }
 
     /// Keeps a connection for the next call that waits.

@@ -49,7 +49,7 @@ pub(crate) struct Node {
 /// What is connected to.
 enum Target {
     Server(Client),
-    /// Asked each time: the master may be another.
+    /// Asked each time, and now and then: the master may be another.
     MasterOf(Sentinels),
 }
 
@@ -79,11 +79,25 @@ impl Node {
         })
     }
 
-    /// Returns how to connect to it now.
-    async fn client(&self) -> RedisResult<Client> {
+    /// Returns how to connect to it now. If the master is not that of the link, the next call connects anew.
+    pub(super) async fn client(&self, link: &Arc<Link>) -> RedisResult<Client> {
         match &self.target {
             Target::Server(client) => Ok(client.clone()),
-            Target::MasterOf(sentinels) => sentinels.find().await,
+            Target::MasterOf(sentinels) => {
+                let client = sentinels.find().await?;
+                if link.is_elsewhere(client.get_connection_info().addr()) {
+                    self.forget(link);
+                }
+                Ok(client)
+            }
+        }
+    }
+
+    /// Returns the sentinels to ask for the master, if there are any.
+    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.target {
+            Target::Server(_) => None,
+            Target::MasterOf(sentinels) => Some(sentinels),
         }
     }
 
@@ -113,7 +127,7 @@ impl Node {
                 Ok::<_, SendError>(())
             });
         let made = async {
-            let client = connecting(async move { self.client().await }).await?;
+            let client = connecting(async move { self.client(&link).await }).await?;
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
         };
         timeout(within, made).await.unwrap_or_else(|| Err(timed_out()))
@@ -161,24 +175,25 @@ impl Node {
         now: Duration,
         away_for: Duration,
     ) -> Option<oneshot::Receiver<()>> {
-        if !matches!(failure, Failure::NotSent) {
-            *locked(&self.failure) = failure.to_string();
+        if matches!(failure, Failure::NotSent) {
+            return None;
         }
+        let why = failure.to_string();
+        // The driver writes several about what is no reply.
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        locked(&self.failure).clone_from(&why);
         match failure.fault() {
             Fault::Away => {
                 self.away_until_us.store(us(now.saturating_add(away_for)), Ordering::Release);
                 if !self.is_logged.swap(true, Ordering::AcqRel) {
-                    return warn(LOG, format!("cannot ask Redis for limits: {}: {failure}", self.name));
+                    return warn(LOG, format!("cannot ask Redis for limits: {}: {why}", self.name));
                 }
             }
             Fault::Refusing => {
                 self.answers();
                 if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
                     let name = &self.name;
-                    return warn(
-                        LOG,
-                        format!("{name} refuses calls, which are not limited by it: {failure}"),
-                    );
+                    return warn(LOG, format!("{name} refuses calls, which are not limited by it: {why}"));
                 }
             }
             Fault::Callers if failure.is_reply() => self.answers(),

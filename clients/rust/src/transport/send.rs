@@ -51,7 +51,7 @@ impl Transport {
         let mut connection = match (near, waits_until) {
             (Some(near), _) => near,
             (_, None) => self.connection(node, &link).await?,
-            (_, Some(_)) => self.waiter(node, &link).await?,
+            (_, Some(until)) => self.waiter(node, &link, until).await?,
         };
         let sent_at = self.now();
         // No other call may find out that the server is silent.
@@ -63,7 +63,7 @@ impl Transport {
         let mut pending = Box::pin(send(&mut connection, command, is_asking));
         let heard = match waits_until {
             None => self.listen(node, &mut pending).await,
-            Some(at) => self.listen_long(node, at, &mut pending).await,
+            Some(at) => self.listen_long(node, &link, at, &mut pending).await,
         };
         ScopeGuard::into_inner(unheard);
         let reply = match heard {
@@ -161,11 +161,19 @@ impl Transport {
     }
 
     /// Returns a connection for a call that waits. If none can be had while others work, the server is not away.
-    async fn waiter(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
+    async fn waiter(
+        &self,
+        node: &Arc<Node>,
+        link: &Arc<Link>,
+        until: Duration,
+    ) -> Result<Connection, Failure> {
         if let Some(waiter) = locked(&link.waiters).pop() {
             return Ok(waiter);
         }
-        let _turn = link.connecting.acquire().await;
+        let left = until.saturating_sub(self.now());
+        let Some(_turn) = timeout(left, link.connecting.acquire()).await else {
+            return Err(Failure::NoMore(timed_out()));
+        };
         if node.is_away() {
             return Err(Failure::NotSent);
         }

@@ -2,6 +2,7 @@
 //!
 //! The driver's own `SentinelClient` takes no TLS settings but certificates, and waits for a silent sentinel.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
@@ -13,11 +14,16 @@ use crate::transport::background::timeout;
 /// Sentinels that take longer are passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
+/// How often they are asked while calls run: a master that is replaced goes on to serve for seconds.
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 pub(crate) struct Sentinels {
     pub(crate) master: String,
     /// How the master is connected to, wherever it is.
     like: ConnectionInfo,
     sentinels: Vec<Client>,
+    /// When they may be asked again whether the master is another.
+    pub(super) next_look_us: AtomicU64,
 }
 
 impl Sentinels {
@@ -35,7 +41,7 @@ impl Sentinels {
         if sentinels.is_empty() {
             return Err(misconfigured("sentinels need a URL"));
         }
-        Ok(Self { master: name, like: master, sentinels })
+        Ok(Self { master: name, like: master, sentinels, next_look_us: AtomicU64::new(0) })
     }
 
     /// The master, as the sentinel says that is the first to answer.

@@ -1,7 +1,9 @@
 //! How long a call waits for a server, and what is found out meanwhile.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -9,8 +11,10 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn};
+use crate::transport::link::Link;
 use crate::transport::node::{is_due, Node};
 use crate::transport::send::{How, LATE};
+use crate::transport::sentinel::BETWEEN_LOOKS;
 use crate::transport::Transport;
 use crate::values::rules::PULSE;
 use crate::values::Failure;
@@ -32,7 +36,7 @@ impl Transport {
         let (clock, patience) = (self.clock(), self.options.timeout);
         let mut since = clock.now();
         let mut old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_OF_A_CALL));
-        let too_old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_IF_BUSY).max(AGE_IF_BUSY));
+        let mut too_old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_IF_BUSY).max(AGE_IF_BUSY));
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(old_at);
             if let Some(value) = timeout(due.saturating_sub(clock.now()), &mut reply).await {
@@ -43,6 +47,10 @@ impl Transport {
                 return Ok(value);
             }
             let now = clock.now();
+            if now > due.saturating_add(patience) {
+                // This process was suspended, and not only busy.
+                too_old_at = too_old_at.saturating_add(now - due);
+            }
             if now > due + LATE && now < too_old_at && !node.is_away() {
                 // The timer was late, so replies may be.
                 since = now;
@@ -60,16 +68,25 @@ impl Transport {
     pub(super) async fn listen_long<T>(
         &self,
         node: &Arc<Node>,
+        link: &Link,
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, reply).await;
+                return match self.listen(node, reply).await {
+                    // A box on the way may have forgotten this connection alone.
+                    Err(Failure::Silent(_)) if !self.look(node).await => Err(Failure::TooOld),
+                    heard => heard,
+                };
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
+            }
+            self.look_at_sentinels(node);
+            if link.is_left.load(Ordering::Relaxed) {
+                return Err(Failure::Broken(io::Error::from(io::ErrorKind::ConnectionAborted).into()));
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await {
                 return Err(Failure::Silent(self.options.timeout));
@@ -98,6 +115,15 @@ impl Transport {
             self.spawn(async move {
                 transport.look(&node).await;
             });
+        }
+    }
+
+    /// Asks the sentinels, in the background, whether the master is another.
+    pub(super) fn look_at_sentinels(&self, node: &Arc<Node>) {
+        let Some(sentinels) = node.sentinels() else { return };
+        if is_due(&sentinels.next_look_us, self.now(), BETWEEN_LOOKS) {
+            let (node, link) = (node.clone(), node.link());
+            self.spawn(async move { drop(node.client(&link).await) });
         }
     }
 

@@ -133,6 +133,11 @@ impl Failure {
         detail.is_some_and(|text| text.starts_with("unknown command"))
     }
 
+    /// Returns whether the node knows of no node that serves the slot.
+    pub(crate) fn is_unserved(&self) -> bool {
+        matches!(self, Self::Replied(error) if is_unserved(error))
+    }
+
     pub(crate) fn is_away(&self) -> bool {
         self.fault() == Fault::Away
     }
@@ -162,6 +167,8 @@ pub(crate) enum Fault {
 fn fault_of(error: &RedisError) -> Fault {
     let is_full = || error.detail().is_some_and(|text| text.contains("max number of clients"));
     match error.code() {
+        // It serves its own slots.
+        Some(_) if is_unserved(error) => Fault::Refusing,
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "UNKILLABLE") => Fault::Away,
         Some("OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN" | "UNBLOCKED") => Fault::Refusing,
         Some("ERR") if is_full() => Fault::Away,
@@ -173,7 +180,13 @@ fn fault_of(error: &RedisError) -> Fault {
     }
 }
 
-/// Returns whether the two sides do not agree on TLS: a certificate that is not trusted, or a server that does not speak it.
+fn is_unserved(error: &RedisError) -> bool {
+    let is_of_slot = |text: &str| text.starts_with("Hash slot not served");
+    error.code() == Some("CLUSTERDOWN") && error.detail().is_some_and(is_of_slot)
+}
+
+/// Returns whether the two sides do not agree on TLS: a certificate that is not trusted, or a reply that is not TLS. A server
+/// without TLS may also be silent or hang up, as one that is away.
 fn is_tls_mistake(error: &RedisError) -> bool {
     type Shared = Arc<dyn std::error::Error + Send + Sync>;
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Shared>());

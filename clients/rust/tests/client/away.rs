@@ -5,6 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{connect, limit, limiter, logs, patient, until, STILL};
@@ -38,6 +40,21 @@ async fn a_server_without_hello_shows_no_password() {
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(error.to_string().ends_with("the server lacks HELLO or AUTH - InvalidClientConfig"), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_server_is_an_error_of_one_line() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        }
+    });
+    let server = tokenbucket_client::Server::connect(url).unwrap();
+    let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().on_error(OnError::Error));
+    let error = limiter.take("a", 1).await.unwrap_err().to_string();
+    assert!(!error.contains('\n'), "{error}");
 }
 
 #[tokio::test]
@@ -97,6 +114,35 @@ fn a_process_without_a_free_file_asks_once_it_has_one() {
     }
     drop(files);
     until("it asks", || !limiter.take("a", 1).unwrap().degraded);
+}
+
+/// Runs this test again in a process of its own, which is suspended in the middle of a call.
+#[test]
+fn a_process_that_was_suspended_waits_for_its_replies() {
+    if std::env::var_os("IS_SUSPENDED").is_none() {
+        let words = ["--exact", "away::a_process_that_was_suspended_waits_for_its_replies"];
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        assert!(alone.args(words).env("IS_SUSPENDED", "1").status().unwrap().success());
+        return;
+    }
+    let server = Server::start();
+    let timeout = Duration::from_millis(300);
+    let is_decided = || {
+        let limiter = sync::Limiter::new(&connect(&server).with_timeout(timeout), limit(10, STILL));
+        until("the connection", || !limiter.peek("a", 0).unwrap().degraded);
+        server.signal("STOP");
+        let (here, there) = (std::process::id(), server.pid());
+        // For more than ten timeouts. The server replies after that.
+        let suspend = format!(
+            "sleep 0.1; kill -STOP {here}; sleep 3.5; kill -CONT {here}; sleep 0.05; kill -CONT {there}"
+        );
+        let mut suspended = Command::new("sh").args(["-c", &suspend]).spawn().unwrap();
+        let decision = limiter.take("a", 1).unwrap();
+        assert!(suspended.wait().unwrap().success());
+        !decision.degraded
+    };
+    // On a slow machine the call may be over before it is suspended.
+    assert!((0..3).any(|_| is_decided()));
 }
 
 /// Runs itself once more, in a process whose threads would need more memory than there is.

@@ -47,6 +47,16 @@ async fn a_lost_hold_says_so_and_is_not_taken_anew() {
 }
 
 #[tokio::test]
+async fn a_hold_that_the_server_refuses_to_renew_is_lost() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(1, "0"), Options::new());
+    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
+    ask::<()>(&server, &["SET", "tb:a", "of another type"]);
+    tokio::time::timeout(SOON, hold.lost()).await.expect("it is lost");
+    assert!(hold.is_lost() && hold.settle().await.is_err());
+}
+
+#[tokio::test]
 async fn a_hold_of_nothing_in_one_of_its_limits_is_not_lost() {
     let (server, _clock) = start_with_clock();
     let limiter = limiter(&server, limit(10, STILL), Options::new());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tokenbucket_client::{sync, Error, Limiter, Options, Part};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpListener;
 
 use crate::servers::{ask, wait_for, Server};
@@ -35,34 +35,54 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     wait_for("the grant to be given back", SOON, async || left() == 1).await;
 }
 
-/// Cuts the connection of the first call, which it may have executed, and denies all others. Tells what they are.
-async fn deny_again(listener: TcpListener, asked: mpsc::Sender<String>) {
+/// How a server fails the first call of that name, which it may execute later.
+#[derive(Clone, Copy)]
+enum First {
+    IsCut(&'static str),
+    IsSilent(&'static str),
+}
+
+/// Serves one connection at a time. Fails the first call, and replies to all others that they are allowed, or denied. Tells what
+/// they are, and when a connection was reset.
+async fn fail_first(listener: TcpListener, first: First, allowed: u8, asked: mpsc::Sender<String>) {
     let (mut is_first, mut buffer) = (true, [0; 4096]);
-    while let Ok((mut stream, _)) = listener.accept().await {
-        'connection: while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+    'connections: while let Ok((mut stream, _)) = listener.accept().await {
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
             let text = String::from_utf8_lossy(&buffer[..count]);
             for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-                let reply = match command.strip_prefix("TB.") {
-                    None => "+OK\r\n",
-                    Some(_) if take(&mut is_first) => break 'connection,
-                    Some(_) => "*4\r\n:0\r\n:0\r\n:1000\r\n:1000\r\n",
+                let reply = match first {
+                    First::IsCut(of) if command == of && take(&mut is_first) => continue 'connections,
+                    First::IsSilent(of) if command == of && take(&mut is_first) => continue,
+                    _ if !command.starts_with("TB.") => "+OK\r\n".to_owned(),
+                    _ => format!("*4\r\n:{allowed}\r\n:0\r\n:600000\r\n:600000\r\n"),
                 };
-                asked.send(command.to_owned()).unwrap();
+                let _ = asked.send(command.to_owned());
                 stream.write_all(reply.as_bytes()).await.unwrap();
             }
         }
+        let asked = asked.clone();
+        tokio::spawn(async move {
+            let is_reset = stream.ready(Interest::ERROR).await.is_ok();
+            is_reset.then(|| asked.send("reset".to_owned()))
+        });
     }
+}
+
+/// A server that fails the first call, and what it was asked since.
+async fn failing(first: First, allowed: u8) -> (tokenbucket_client::Server, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let (told, asked) = mpsc::channel();
+    tokio::spawn(fail_first(listener, first, allowed, told));
+    (tokenbucket_client::Server::connect(url).unwrap(), asked)
 }
 
 #[tokio::test]
 async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
     for is_any in [false, true] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
-        let (told, asked) = mpsc::channel();
-        tokio::spawn(deny_again(listener, told));
-        let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(SOON);
-        let limiter = Limiter::new(&server, limit(1, "0"));
+        let name = if is_any { "TB.HOLDANY" } else { "TB.HOLD" };
+        let (server, asked) = failing(First::IsCut(name), 0).await;
+        let limiter = Limiter::new(&server.with_timeout(SOON), limit(1, "0"));
         let either = [1, 2].map(|amount| vec![Part::new("a", limiter.limit(), amount)]);
         let held = match is_any {
             true => limiter.hold_any(&either, LONG).await,
@@ -71,6 +91,51 @@ async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
         assert!(matches!(held, Err(Error::Denied(_))));
         wait_for("its end", SOON, async || asked.try_iter().any(|command| command == "TB.SETTLE")).await;
     }
+}
+
+/// Its first call may come after the settlement.
+#[tokio::test]
+async fn a_hold_in_doubt_is_settled_again() {
+    for (first, allowed) in [(First::IsCut("TB.HOLD"), 1), (First::IsSilent("TB.HOLD"), 0)] {
+        let (server, asked) = failing(first, allowed).await;
+        let is_silent = matches!(first, First::IsSilent(_));
+        let timeout = if is_silent { Duration::from_millis(100) } else { SOON };
+        let server = server.with_timeout(timeout).with_retry_every(Duration::from_millis(1));
+        let limiter = Limiter::new(&server, limit(1, "0"));
+        let hold = limiter.hold("a", 1, LONG).await.unwrap();
+        assert_eq!(hold.decision().binding.degraded, is_silent);
+        wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+        hold.settle().await.unwrap();
+        let mut settled = 0;
+        wait_for("another settlement", SOON, async || {
+            settled += asked.try_iter().filter(|command| command == "TB.SETTLE").count();
+            settled >= 2
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_is_settled_for_its_caller_ends_a_remembered_denial() {
+    let (server, _asked) = failing(First::IsSilent("TB.HOLD"), 0).await;
+    let server = server.with_retry_every(Duration::from_millis(1));
+    let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().remember_denials(1));
+    wait_for("a denial", SOON, async || {
+        limiter.take("a", 1).await.unwrap();
+        limiter.remembered("a", 1).is_some()
+    })
+    .await;
+    drop(tokio::time::timeout(Duration::from_millis(10), limiter.hold("a", 1, LONG)).await);
+    wait_for("its settlement", SOON, async || limiter.remembered("a", 1).is_none()).await;
+}
+
+/// Or the system would go on to send what its buffers have, for minutes.
+#[tokio::test]
+async fn a_connection_that_is_given_up_delivers_nothing_more() {
+    let (server, asked) = failing(First::IsSilent("TB.TAKE"), 1).await;
+    let limiter = Limiter::new(&server, limit(1, STILL));
+    assert!(limiter.take("a", 1).await.unwrap().degraded);
+    wait_for("a reset", SOON, async || asked.try_iter().any(|line| line == "reset")).await;
 }
 
 #[test]
@@ -155,6 +220,30 @@ fn a_hook_of_a_renewal_may_take() {
         assert!(!decisions.recv_timeout(SOON).expect("a renewal"));
     }
     hold.settle().unwrap();
+}
+
+/// Its last owner may be the settlement of a hold, in the background.
+#[test]
+fn what_a_hook_owns_may_take_when_it_is_dropped() {
+    struct Late(sync::Limiter, mpsc::Sender<bool>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0.take("late", 1).unwrap().degraded);
+        }
+    }
+    let server = Server::start();
+    let connected = patient(&server);
+    let (dropped, drops) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for _ in 0..20 {
+        let late = Late(sync::Limiter::new(&connected, limit(100, STILL)), dropped.clone());
+        let options = Options::new().on_decision(move |_, _, _, _| _ = &late);
+        let limiter = Limiter::with_options(&connected, limit(100, "0"), options);
+        let hold = runtime.block_on(limiter.hold("a", 1, LONG)).unwrap();
+        drop(limiter);
+        drop(hold);
+        assert!(!drops.recv_timeout(SOON).expect("no call stands still"));
+    }
 }
 
 /// The thread that carries all connections finds out that this one is refused.

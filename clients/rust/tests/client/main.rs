@@ -6,7 +6,6 @@
 #[allow(dead_code)]
 mod clock;
 #[path = "../sentinel.rs"]
-#[allow(dead_code)] // the gate uses the rest
 mod sentinel;
 #[path = "../servers.rs"]
 mod servers;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
-use crate::servers::{ask, Server};
+use crate::servers::{ask, wait_for, Server};
 use crate::{calls, limit, limiter, STILL};
 
 fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
@@ -91,6 +91,24 @@ async fn a_batch_that_cannot_go_back_keeps_no_other() {
     ask::<()>(&server, &["SET", "tb:a", "no bucket"]);
     assert!(matches!(limiter.close().await, Err(Error::Refused { .. })));
     assert_eq!(limiter.peek("b", 0).await.unwrap().remaining, 19);
+}
+
+#[tokio::test]
+async fn a_wait_whose_caller_left_ends_a_remembered_denial() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(10, STILL), Options::new().remember_denials(1));
+    assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
+    let call = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.wait("a", 10, Duration::from_secs(3600)).await }
+    });
+    let soon = Duration::from_secs(10);
+    wait_for("a denial", soon, async || {
+        limiter.peek("a", 0).await.unwrap().remaining < 0 && !limiter.take("a", 5).await.unwrap().allowed
+    })
+    .await;
+    call.abort();
+    wait_for("its tokens", soon, async || limiter.take("a", 5).await.unwrap().allowed).await;
 }
 
 #[tokio::test]

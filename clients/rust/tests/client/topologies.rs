@@ -1,12 +1,12 @@
 //! Clusters of three masters, a master that a sentinel watches, and servers without the module.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
-use crate::servers::{self, ask, wait_for, Cluster};
-use crate::{limit, patient, STILL};
+use crate::servers::{self, ask, try_ask, wait_for, Cluster};
+use crate::{calls, limit, patient, stat, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,6 +50,74 @@ async fn a_node_that_lost_its_slots_keeps_no_connection() {
     .await;
 }
 
+#[tokio::test]
+async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
+    let cluster = Cluster::start();
+    let slot: u64 = ask(&cluster.nodes[0], &["CLUSTER", "KEYSLOT", "tb:unserved"]);
+    for node in &cluster.nodes {
+        ask::<()>(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        ask::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
+    }
+    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
+    let served: Vec<String> = (0..3).map(|node| name_on(&cluster, node)).collect();
+    let are_served = async || {
+        let mut degraded = Vec::new();
+        for name in &served {
+            degraded.push(limiter.take(name, 1).await.unwrap().degraded);
+        }
+        degraded == [false; 3]
+    };
+    wait_for("a cluster that serves its other slots", TIMEOUT, are_served).await;
+    for _ in 0..10 {
+        assert!(limiter.take("unserved", 1).await.unwrap().degraded, "the policy decides");
+        assert!(are_served().await);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_never_answered_delays_one_call() {
+    let cluster = Cluster::start();
+    let names: Vec<String> = names_on(&cluster, 1).take(14).collect();
+    cluster.nodes[1].signal("STOP");
+    let timeout = Duration::from_millis(500);
+    // The first to be asked for slots may be any.
+    for _ in 0..8 {
+        let server = Server::cluster([1, 0].map(|node| cluster.nodes[node].url())).unwrap();
+        let server = server.with_timeout(timeout).with_retry_every(TIMEOUT);
+        let limiter = Limiter::new(&server, limit(10, STILL));
+        let began = Instant::now();
+        for name in &names {
+            assert!(limiter.take(name, 1).await.unwrap().degraded);
+        }
+        let took = began.elapsed();
+        assert!(took < 10 * timeout, "{took:?}");
+    }
+}
+
+/// Names whose buckets that node has.
+fn names_on(cluster: &Cluster, node: usize) -> impl Iterator<Item = String> + '_ {
+    (0..).map(|at: usize| at.to_string()).filter(move |name| cluster.node_of(&format!("tb:{name}")) == node)
+}
+
+fn name_on(cluster: &Cluster, node: usize) -> String {
+    names_on(cluster, node).next().unwrap()
+}
+
+#[tokio::test]
+async fn a_node_that_left_its_cluster_is_asked_no_more() {
+    let cluster = Cluster::start();
+    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
+    let name = name_on(&cluster, 1);
+    assert!(!limiter.take(&name, 1).await.unwrap().degraded);
+    cluster.replace(1);
+    let leave = async || try_ask::<()>(&cluster.nodes[1], &["CLUSTER", "RESET", "HARD"]).is_ok();
+    wait_for("its departure", TIMEOUT, leave).await;
+    // The cluster may be down for a moment after a node was replaced.
+    wait_for("a decision", TIMEOUT, async || !limiter.take(&name, 1).await.unwrap().degraded).await;
+}
+
 fn of_master(master: &str, sentinels: &[String]) -> Limiter {
     let server = Server::sentinel(master, sentinels.iter().map(String::as_str)).unwrap();
     let server = server.with_timeout(TIMEOUT).with_retry_every(Duration::from_millis(20));
@@ -63,6 +131,34 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
     let error = of_master("redis://another", &[sentinel.url()]).take("a", 1).await.unwrap_err();
     assert!(matches!(&error, Error::Refused { server, .. } if server == "master another"), "{error:?}");
     assert!(error.to_string().contains("no sentinel knows a master of this name"), "{error}");
+}
+
+/// As after a planned failover: for seconds the old master does not know.
+#[tokio::test]
+async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
+    let masters = [servers::Server::start(), servers::Server::start()];
+    let sentinel = Sentinel::of(&masters[0]);
+    let limiter = of_master("redis://mymaster", &[sentinel.url()]);
+    for master in &masters {
+        ask::<()>(master, &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+    }
+    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
+    let call = tokio::spawn(async move { waiting.take("a", 1).await });
+    let waits = |master| stat(master, "tokenbucket_waiting") == 1;
+    wait_for("the wait", TIMEOUT, async || waits(&masters[0])).await;
+    assert!(limiter.take("b", 1).await.unwrap().allowed);
+    assert_eq!(calls(&masters[1], "tb.take"), 1);
+
+    sentinel.monitor(&masters[1]);
+    wait_for("the wait at the new master", TIMEOUT, async || waits(&masters[1])).await;
+    wait_for("a take at the new master", TIMEOUT, async || {
+        limiter.take("b", 1).await.unwrap();
+        ask::<Vec<i64>>(&masters[1], &["TB.PEEK", "tb:b", "10", STILL, "0"])[1] < 10
+    })
+    .await;
+    ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
+    let granted = call.await.unwrap().unwrap();
+    assert!(granted.allowed && !granted.degraded, "{granted:?}");
 }
 
 #[tokio::test]

@@ -1,8 +1,11 @@
 //! Calls that wait in the server for their turn.
 
-use std::time::Duration;
+use std::future::pending;
+use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
@@ -73,16 +76,19 @@ async fn a_wait_that_was_cut_off_goes_on() {
     let server = Server::start();
     let limiter = limiter_of(&server, STILL);
     empty(&server);
-    for is_killed in [false, true] {
+    for kills in 0..4 {
         let call = take(&server, &limiter).await;
-        let clients: String = ask(&server, &["CLIENT", "LIST"]);
-        let blocked = clients.lines().find(|line| line.to_lowercase().contains("cmd=tb.btake"));
-        let id = blocked.expect("a client that waits").split(['=', ' ']).nth(1).unwrap();
-        let gave_up = stat(&server, "tokenbucket_gave_up_waiting");
-        let cut = if is_killed { ["CLIENT", "KILL", "ID", id] } else { ["CLIENT", "UNBLOCK", id, "ERROR"] };
-        ask::<u64>(&server, &cut);
-        wait_for("the cut", SOON, async || stat(&server, "tokenbucket_gave_up_waiting") > gave_up).await;
-        waiting(&server, 1).await;
+        for _ in 0..kills.max(1) {
+            let clients: String = ask(&server, &["CLIENT", "LIST"]);
+            let blocked = clients.lines().find(|line| line.to_lowercase().contains("cmd=tb.btake"));
+            let id = blocked.expect("a client that waits").split(['=', ' ']).nth(1).unwrap();
+            let gave_up = stat(&server, "tokenbucket_gave_up_waiting");
+            let cut =
+                if kills > 0 { ["CLIENT", "KILL", "ID", id] } else { ["CLIENT", "UNBLOCK", id, "ERROR"] };
+            ask::<u64>(&server, &cut);
+            wait_for("the cut", SOON, async || stat(&server, "tokenbucket_gave_up_waiting") > gave_up).await;
+            waiting(&server, 1).await;
+        }
         give(&server);
         let granted = call.await.unwrap().unwrap();
         assert!(granted.allowed && !granted.degraded, "{granted:?}");
@@ -99,12 +105,70 @@ async fn a_wait_without_a_connection_says_nothing_about_the_server() {
     let mut set =
         |clients: u32| redis::cmd("CONFIG").arg(&["SET", "maxclients"]).arg(clients).exec(&mut other);
     set(2).unwrap();
-    assert!(limiter.with_max_wait(LONG).take("a", 1).await.unwrap().degraded);
+    let denied = limiter.with_max_wait(Duration::from_millis(300)).take("a", 1).await.unwrap();
+    assert!(!denied.allowed && !denied.degraded, "{denied:?}");
     assert!(!limiter.take("b", 1).await.unwrap().degraded);
     assert_eq!(logs::lines(&server), Vec::<String>::new());
     set(100).unwrap();
     let denied = limiter.with_max_wait(Duration::from_millis(1)).take("a", 1).await.unwrap();
     assert!(!denied.allowed && !denied.degraded, "{denied:?}");
+}
+
+/// What does not answer of a server that denies all.
+#[derive(Clone, Copy, PartialEq)]
+enum Hung {
+    /// Any but the first.
+    Connections,
+    Waits,
+}
+
+async fn deny(mut stream: TcpStream, hung: Hung) {
+    let mut buffer = [0; 65536];
+    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+        let text = String::from_utf8_lossy(&buffer[..count]);
+        for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
+            let reply = match command {
+                "TB.BTAKE" if hung == Hung::Waits => pending().await,
+                "TB.BTAKE" | "TB.TAKE" => "*4\r\n:0\r\n:0\r\n:60000\r\n:60000\r\n",
+                _ => "+OK\r\n",
+            };
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_nothing_answers_ends_in_the_denial_of_that_moment() {
+    for (hung, calls) in [(Hung::Waits, 1), (Hung::Connections, 200)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            tokio::spawn(deny(listener.accept().await.unwrap().0, hung));
+            let mut open = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                match hung {
+                    Hung::Connections => open.push(stream),
+                    Hung::Waits => drop(tokio::spawn(deny(stream, hung))),
+                }
+            }
+        });
+        let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(Duration::from_secs(1));
+        let limiter = Limiter::new(&server, limit(1, STILL)).with_max_wait(Duration::from_millis(300));
+        let began = Instant::now();
+        let calls: Vec<_> = (0..calls)
+            .map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { limiter.take("a", 1).await })
+            })
+            .collect();
+        for call in calls {
+            let denied = call.await.unwrap().unwrap();
+            assert!(!denied.allowed && !denied.degraded, "{denied:?}");
+        }
+        // In a busy process a call may wait for its reply for ten timeouts.
+        let took = began.elapsed();
+        assert!(hung == Hung::Waits || took < Duration::from_secs(4), "{took:?}");
+    }
 }
 
 #[tokio::test]
