@@ -34,6 +34,10 @@ def test_a_reset_without_the_server_is_one_of_this_process(make: Make, own_serve
     assert limiter.peek("a", 0).remaining == 10
 
 
+def test_a_timeout_may_be_longer_than_the_system_counts(make: Make, server: Service) -> None:
+    assert not make(server, Limit(10, STILL), timeout_ms=1e12).take("a").degraded
+
+
 def test_an_unknown_client_is_refused(make: Make) -> None:
     for client in (object(), {"host": "localhost"}, "http://localhost", make):
         for package in (tokenbucket, tokenbucket.asyncio):

@@ -24,8 +24,9 @@ _OF_A_CLUSTER = ("host", "port", "path", "connection_class", "response_callbacks
 
 # What a process or its machine can run out of.
 _LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EAGAIN)
-# In which the system sends twice again what was lost, at usual round trips.
+# In which the system sends twice again what was lost, at usual round trips; and the most that it takes.
 _UNDELIVERED_S = 0.5
+_MOST_UNDELIVERED_MS = 2**31 - 1
 # How TLS says that the other side has gone.
 _TLS_ENDS = ("SSLEOFError", "SSLZeroReturnError", "SSLSyscallError")
 
@@ -132,7 +133,8 @@ def _forget_undelivered(connection: Any, after_s: float) -> None:
     options = getattr(connection, "socket_keepalive_options", None)  # a Unix socket has none
     if options is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.socket_keepalive = True
-        connection.socket_keepalive_options = {**options, socket.TCP_USER_TIMEOUT: int(after_s * 1000)}
+        after_ms = min(int(after_s * 1000), _MOST_UNDELIVERED_MS)
+        connection.socket_keepalive_options = {**options, socket.TCP_USER_TIMEOUT: after_ms}
 
 
 def packed(connection: Any, commands: Iterable[Command]) -> Any:
