@@ -33,7 +33,7 @@ interface Stored {
 /** Buckets outlive an outage, so that all outages together cost one bucket. */
 export class LocalLimiter {
   readonly #buckets = new Map<string, Stored>();
-  readonly #flows = new Map<string, Refill>();
+  readonly #flows = new Map<string, { flow: Refill; most: bigint }>();
   #now = 0n;
 
   /** `nowUs`: the time in Unix microseconds. `most`: how many buckets it keeps. */
@@ -127,13 +127,13 @@ export class LocalLimiter {
   }
 
   #look([key = "", capacity = "", rate = ""]: Words, { pool = false } = {}): View {
-    const flow = this.#flowOf(rate);
+    const { flow, most } = this.#flowOf(rate);
     if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
-    const most = down(capacity);
-    if (!flow.isPool && flow.reaches(0n, most) > CENTURY_US) {
+    const full = down(capacity);
+    if (!flow.isPool && full > most) {
       throw new BadArgument("ERR refilling capacity from empty at this rate would take more than 100 years");
     }
-    return new View(key, most, flow, this.#now, this.#stored(key));
+    return new View(key, full, flow, this.#now, this.#stored(key));
   }
 
   /** Returns what is stored, with what the holds have returned that have ended. */
@@ -144,15 +144,16 @@ export class LocalLimiter {
     return stored;
   }
 
-  /** Reads a rate once: that takes longer than to decide. */
-  #flowOf(rate: string): Refill {
+  /** Reads a rate once: that takes longer than to decide. `most` flows in within 100 years. */
+  #flowOf(rate: string): { flow: Refill; most: bigint } {
     const known = this.#flows.get(rate);
     if (known) return known;
     checkLimit({ capacity: 0, rate });
     if (this.#flows.size === MOST_RATES) this.#flows.clear();
     const flow = flowOf(rate);
-    this.#flows.set(rate, flow);
-    return flow;
+    const one = { flow, most: flow.between(0n, CENTURY_US).amount };
+    this.#flows.set(rate, one);
+    return one;
   }
 
   /** Stores the bucket if it has changed, and returns the reply. */

@@ -25,7 +25,7 @@ export class Unsettled {
     ttlMs: number,
     inMs: number,
     sentMs = performance.now(),
-    onSettled = () => {},
+    onSettled: () => void,
   ): Promise<void> {
     const untilMs = performance.now() + ttlMs;
     const [oldest] = this.#open.add(command);
