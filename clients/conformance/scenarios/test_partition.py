@@ -29,7 +29,7 @@ def switch(*, on: bool) -> None:
 
 
 def are_undelivered(port: int) -> bool:
-    """Whether the system still sends what the sockets of this network have sent to the port."""
+    """Returns whether the system still sends what the sockets of this network have sent to the port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(row[2].endswith(f":{port:04X}") and not row[4].startswith("00000000:") for row in rows)
 
