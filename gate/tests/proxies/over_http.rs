@@ -230,6 +230,18 @@ fn nginx_limits_while_one_of_two_gates_is_down() {
     }
 }
 
+/// nginx waits for the silent one first every other time: `504, 429`.
+#[test]
+fn nginx_limits_while_one_of_two_gates_is_silent() {
+    let (world, gate, _rules) = checking(&[]);
+    let (silent, _listener, _waiting) = silent_port();
+    let silent = format!("server 127.0.0.1:{silent} max_fails=0;\n        keepalive 16;");
+    let setting = Setting { port: free_port(), gate: gate.http, world: &world, waits: "2000ms" };
+    let proxy = nginx_by(&setting, &[("keepalive 16;", &silent)]);
+    let statuses = statuses(5, || login(setting.port, "/login", &[]));
+    assert_eq!(statuses, [200, 200, 200, 429, 429], "{}", proxy.log());
+}
+
 #[test]
 fn haproxy_limits_and_says_so() {
     limits_and_says_so(haproxy);
@@ -267,10 +279,13 @@ fn requests_pass_soon_while_the_gate_is_away() {
     let (world, gate, _rules) = checking(&[]);
     gate.signal("STOP");
     let (silent, _listener, _waiting) = silent_port();
-    for start in [caddy, nginx, haproxy] {
+    // HAProxy's longer, so that four tries, as it has them by default, would not be soon.
+    let proxies: [(fn(&Setting) -> Program, _); 3] =
+        [(caddy, "100ms"), (nginx, "100ms"), (haproxy, "3000ms")];
+    for (start, waits) in proxies {
         for (what, gate) in [("stopped", gate.http), ("silent", silent), ("down", free_port())] {
             let port = free_port();
-            let proxy = start(&Setting { port, gate, world: &world, waits: "100ms" });
+            let proxy = start(&Setting { port, gate, world: &world, waits });
             let began = Instant::now();
             let reply = ask(port, "POST", "/login", &[], "name=ann");
             let took = began.elapsed();
