@@ -102,6 +102,34 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica
     assert package.driver.log.read_text().count("cannot ask") <= 1
 
 
+def test_a_slot_that_no_node_serves_is_an_outage_of_no_node(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    limit(package, nodes)
+    names = [name for _, name in one_on_each(nodes)]
+    unserved = next(name for name in map(str, range(1000)) if nodes.node_of(f"tb:{name}") == nodes.nodes[0])
+    slot = ask(nodes.nodes[0], "CLUSTER", "KEYSLOT", f"tb:{unserved}")
+    for node in nodes.nodes:
+        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+        ask(node, "CLUSTER", "DELSLOTS", slot)
+    eventually(lambda: not any(package.take(name, cost=0)["degraded"] for name in names))
+    for _ in range(20):
+        degraded = [package.take(name, cost=0)["degraded"] for name in (unserved, *names)]
+        assert degraded == [True, False, False, False]
+
+
+def test_a_node_that_left_the_cluster_is_asked_no_more(package: Package, start_nodes: StartNodes) -> None:
+    nodes = start_nodes()
+    leaving = nodes.nodes[1]
+    limit(package, nodes, retry_every_ms=20)
+    name = nodes.name_on(leaving)
+    takes(package, name, 6)
+    nodes.take_over(nodes.add_replica_of(leaving))
+    ask(leaving, "CLUSTER", "RESET", "HARD")
+    eventually(lambda: not package.take(name, cost=0)["degraded"])
+
+
 @WITH_VALKEY_PY
 def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_node_was(
     package: Package, start_server: StartServer, start_proxy: StartProxy

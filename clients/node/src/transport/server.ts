@@ -9,6 +9,7 @@ import {
   codeOf,
   explained,
   faultOf,
+  isUnserved,
   ModuleMissing,
   redirectionOf,
   textOf,
@@ -194,6 +195,8 @@ export class Server {
       if (attempt.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
     } else if (!to || !(this.route instanceof ClusterRoute)) {
+      // A node that has left says so of every slot: another may know who has this one.
+      if (isUnserved(error)) this.#lookForSlots(this.route.addressOf(keyOf(attempt.command)));
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
@@ -244,14 +247,14 @@ export class Server {
     }
   }
 
-  /** Asks a node of a cluster which nodes have the slots of those that are away. */
-  #lookForSlots(): void {
+  /** Asks another node of a cluster which nodes have the slots of those that are away. */
+  #lookForSlots(besides?: string): void {
     const { route } = this;
     const now = performance.now();
     if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
     const addresses = [...route.addresses()];
-    const there = addresses.find((address) => !this.#transportAt(address).circuit.isAway);
+    const there = addresses.find((address) => address !== besides && !this.#transportAt(address).circuit.isAway);
     if (there !== undefined) return this.#learnSlotsFrom(there, route);
     route.forget();
     // Tries one after the other: the others may have no calls that would.

@@ -78,8 +78,14 @@ export function faultOf(error: unknown): Fault {
   if (OF_TLS.test(String((error as { code?: unknown } | undefined)?.code))) return "caller";
   if (textOf(error).startsWith("ERR max number of clients")) return "away";
   const code = codeOf(error);
+  if (isUnserved(error)) return "refusing"; // the node decides what is in its own slots
   if (code === undefined || NOT_DECIDING.has(code)) return "away";
   return REFUSING.has(code) ? "refusing" : "caller";
+}
+
+/** Returns whether a node knows of none that serves the slot. */
+export function isUnserved(error: unknown): boolean {
+  return textOf(error).startsWith("CLUSTERDOWN Hash slot not served");
 }
 
 /** Returns whether the error comes from a server that decides calls. */

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ..values.constants import CONNECT_WITHIN_S
-from ..values.errors import AWAY, ReplyError, Unanswered
+from ..values.errors import ReplyError, Unanswered
 from .driver import Endpoint, is_lack
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
@@ -48,7 +48,7 @@ class Circuit:
     def heard(self, reply: Any) -> None:
         """Notes what the server itself has said: nothing else is a sign of life."""
         self.last_heard = time.monotonic()
-        if type(reply) is ReplyError and reply.word in AWAY:
+        if type(reply) is ReplyError and reply.is_away:
             self.failed(reply, self.last_heard)
         elif self.away_until:
             self.away_until = 0.0

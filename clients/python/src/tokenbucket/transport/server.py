@@ -19,8 +19,6 @@ from ..local.fork import begins_anew_after_fork
 from ..local.limiter import LocalLimiter
 from ..values.constants import MOST_REDIRECTIONS, RETRY_EVERY_MS, TIMEOUT_MS, TRIES_OF_A_SPLIT_SLOT
 from ..values.errors import (
-    AWAY,
-    REFUSING,
     BadArgument,
     CrossSlot,
     ModuleMissing,
@@ -212,14 +210,14 @@ class BaseServer(Generic[Client]):
                 circuit.away_until = now
         return circuit
 
-    def _look_for(self, key: str, slots: Slots) -> Steps[Circuit | None]:
+    def _look_for(self, key: str, slots: Slots, besides: Circuit | None = None) -> Steps[Circuit | None]:
         """Asks a node which one has the key, and the next if that refuses the connection.
 
         A node that is silent has used the time of the call: the next call asks another.
         """
         until, circuit = time.monotonic() + self.timeout_ms / 1000, None
         for _ in range(len(slots.circuits)):
-            asked = slots.whom_to_ask()
+            asked = slots.whom_to_ask(besides)
             with contextlib.suppress(Unanswered):
                 slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Call())), asked)
             circuit = slots.circuit_of(key)
@@ -256,6 +254,9 @@ class BaseServer(Generic[Client]):
                 if circuit.moves():
                     circuit.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
+            elif reply.is_unserved and self._slots is not None and circuit.moves():
+                # A node that has left says so of every slot: another may know who has this one.
+                circuit = (yield from self._look_for(key_of(command), self._slots, circuit)) or circuit
             elif reply.word == "NOSCRIPT":
                 yield from self._route(circuit, ("SCRIPT", "LOAD", script()[0]), Call())
             else:
@@ -263,9 +264,9 @@ class BaseServer(Generic[Client]):
         raise Unanswered(f"{circuit.name} redirects in circles")
 
     def _error(self, circuit: Circuit, error: ReplyError) -> None:
-        if error.word in REFUSING:
+        if error.is_refusing:
             circuit.refused(error)
-        if error.word in AWAY | REFUSING:
+        if error.is_away or error.is_refusing:
             raise Unanswered(error)
         if error.word == "MOVED":
             raise BadArgument(f"client: {circuit.name} is a node of a cluster: use the cluster client")

@@ -30,9 +30,10 @@ class Slots:
     def circuit_of(self, key: str) -> Circuit | None:
         return self._slots[key_slot(key.encode("utf-8", "surrogatepass"))]
 
-    def whom_to_ask(self) -> Circuit:
-        """Returns a node that may know the map, of those that are not away if there are any."""
-        circuits = list(self.circuits.values())
+    def whom_to_ask(self, besides: Circuit | None = None) -> Circuit:
+        """Returns another node that may know the map, of those that are not away if there are any."""
+        known = list(self.circuits.values())
+        circuits = [circuit for circuit in known if circuit is not besides] or known
         return random.choice([circuit for circuit in circuits if not circuit.away_until] or circuits)
 
     def learn(self, reply: Any, asked: Circuit) -> None:

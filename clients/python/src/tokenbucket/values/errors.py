@@ -33,6 +33,18 @@ class ReplyError(Exception):
     def __init__(self, line: str) -> None:
         super().__init__(line)
         self.word = line.split(" ", 1)[0]
+        self.is_unserved = line.startswith("CLUSTERDOWN Hash slot not served")
+        """The node knows of none that serves the slot. It decides what is in its own slots."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the server is up and cannot decide anything yet."""
+        return self.word in AWAY and not self.is_unserved
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether it refuses this write, which says nothing about the next."""
+        return self.word in REFUSING or self.is_unserved
 
 
 class Unanswered(Exception):
@@ -48,6 +60,4 @@ class Unanswered(Exception):
 
 
 AWAY = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
-"""Begin the errors of a server that is up and cannot decide anything yet."""
 REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED"}
-"""Begin those of one that refuses this write, which says nothing about the next."""
