@@ -15,7 +15,7 @@ from tokenbucket import BadArgument, Decision, JointLimiter, Limit, Limiter, Ser
 from tokenbucket.local.limiter import LocalLimiter
 from tokenbucket.testing import FakeServer
 from tokenbucket.values import constants
-from tokenbucket.values.errors import AWAY, REFUSING, ReplyError
+from tokenbucket.values.errors import ReplyError
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_an_amount_is_read_as_the_module_reads_it(cost: str, micros: int | None)
 
 @pytest.mark.parametrize(("line", "fault"), RULES["errors"].items())
 def test_an_error_means_what_it_means_to_all(line: str, fault: str) -> None:
-    word = ReplyError(line).word
-    assert fault == ("away" if word in AWAY else "refusing" if word in REFUSING else "caller")
+    error = ReplyError(line)
+    assert fault == ("away" if error.is_away else "refusing" if error.is_refusing else "caller")
 
 
 def test_the_bounds_are_those_of_all() -> None:
