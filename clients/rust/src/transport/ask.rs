@@ -83,7 +83,7 @@ impl Transport {
                     // The command is missing in an older release.
                     Err(Error::ModuleMissing { .. }) => may_stay = false,
                     Ok(Answer::Away(node)) if !node.is_away() => {
-                        pause = pause.min((began + PULSE).saturating_sub(self.now()));
+                        pause = (began + PULSE).saturating_sub(self.now());
                     }
                     answer => return answer,
                 }
