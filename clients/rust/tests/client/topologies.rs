@@ -109,17 +109,40 @@ fn name_on(cluster: &Cluster, node: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_node_that_left_its_cluster_is_asked_no_more() {
+async fn nodes_that_left_their_cluster_are_asked_no_more() {
     let cluster = Cluster::start();
-    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
-    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
-    let name = name_on(&cluster, 1);
-    assert!(!limiter.take(&name, 1).await.unwrap().degraded);
-    cluster.replace(1);
-    let leave = async || try_ask::<()>(&cluster.nodes[1], &["CLUSTER", "RESET", "HARD"]).is_ok();
-    wait_for("its departure", TIMEOUT, leave).await;
-    // The cluster may be down for a moment after a node was replaced.
-    wait_for("a decision", TIMEOUT, async || !limiter.take(&name, 1).await.unwrap().degraded).await;
+    let names: Vec<String> = names_on(&cluster, 1).take(2).collect();
+    // Each tries the nodes in an order of its own.
+    let limiters: Vec<Limiter> = (0..8)
+        .map(|_| {
+            let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+            Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open))
+        })
+        .collect();
+    let asking = || limiters.iter().zip(names.iter().cycle());
+    for (limiter, name) in asking() {
+        assert!(!limiter.take(name, 0).await.unwrap().degraded);
+    }
+    // One slot is then on a node that they know, and the other on one that they do not.
+    cluster.move_slot_of(&format!("tb:{}", names[0]), 0);
+    for left in [1, 2] {
+        cluster.replace(left);
+    }
+    for left in [1, 2] {
+        let leave = async || try_ask::<()>(&cluster.nodes[left], &["CLUSTER", "RESET", "HARD"]).is_ok();
+        wait_for("its departure", TIMEOUT, leave).await;
+    }
+    for (limiter, name) in asking() {
+        // The cluster may be down for a moment after a node was replaced.
+        wait_for("a decision", TIMEOUT, async || !limiter.take(name, 0).await.unwrap().degraded).await;
+        let asked = || [1, 2].map(|left| calls(&cluster.nodes[left], "tb.take"));
+        wait_for("a call that asks none of them", TIMEOUT, async || {
+            let before = asked();
+            assert!(!limiter.take(name, 0).await.unwrap().degraded);
+            asked() == before
+        })
+        .await;
+    }
 }
 
 fn of_master(master: &str, sentinels: &[String]) -> Limiter {
