@@ -309,7 +309,7 @@ impl Inner {
     async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
         if self.sent.is_in_doubt.load(Ordering::Relaxed) {
             // A call without a reply may come now, and hold anew.
-            let all = [parts, &locked(&self.others)].concat();
+            let all = each_once(&[parts, &locked(&self.others)].concat());
             let end = self.settlement(&all)?;
             self.settle_later(end.to_end().unwrap_or(end), &all, SETTLED_AGAIN_AFTER);
         }
