@@ -328,7 +328,7 @@ impl Inner {
     }
 
     fn settle_later(&self, settle: Request, parts: &[Part], after: Duration) {
-        self.caller.server.settle_later(settle, self.ttl, after, self.caller.came_back_later(parts));
+        self.caller.server.settle_later(settle, self.ttl, after, self.caller.came_back(parts));
     }
 
     fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {
