@@ -157,9 +157,9 @@ impl Hold {
     }
 
     /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
-    /// the `ttl`, or a failover lost it, or the server refused to renew it for a whole `ttl`. Others may have the tokens, so stop
-    /// the work: use it in a `select!` beside it. The next renewal finds out, within a third of the `ttl`, or when the server is
-    /// back. A lost hold is not taken anew.
+    /// the `ttl`, or a failover lost it, or every renewal for a whole `ttl` was [`Refused`](Error::Refused). A server that refuses
+    /// writes (`NOREPLICAS`, `READONLY`) counts as away. Others may have the tokens, so stop the work: use it in a `select!` beside
+    /// it. The next renewal finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
     pub async fn lost(&self) {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
