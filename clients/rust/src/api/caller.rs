@@ -73,7 +73,7 @@ impl Caller {
         let request = Request::new(operation, before, &self.options.prefix, parts, how.share)?;
         let asked = self.ask(&request, parts, how).await;
         if matches!(operation, "TB.GIVE" | "TB.MSETTLE") {
-            self.came_back(parts);
+            self.came_back(parts)();
         }
         let mut decision = asked?;
         let reported = match how.each.map(|each| decision.alternative(parts, each)) {
@@ -134,7 +134,7 @@ impl Caller {
         let doubt = how.begins.and_then(|ttl| {
             let settle = request.to_end()?;
             let settle =
-                move |()| self.server.settle_later(settle, ttl, Duration::ZERO, self.came_back_later(parts));
+                move |()| self.server.settle_later(settle, ttl, Duration::ZERO, self.came_back(parts));
             Some(guard((), settle))
         });
         let asked = if how.renews { &request.to_renewal() } else { request };
@@ -169,18 +169,11 @@ impl Caller {
         decision
     }
 
-    /// Forgets the denials of buckets to which tokens came back.
-    pub(crate) fn came_back(&self, parts: &[Part]) {
-        if let Some(denials) = &self.denials {
-            parts.iter().for_each(|part| denials.forget(part, self.server.now()));
-        }
-    }
-
-    /// Returns what forgets them later, when a request in the background has brought tokens back.
-    pub(crate) fn came_back_later(&self, parts: &[Part]) -> impl Fn() + Send + 'static {
-        let (server, denials, parts) = (self.server.clone(), self.denials.clone(), parts.to_vec());
+    /// Returns what forgets the denials of buckets to which tokens came back.
+    pub(crate) fn came_back(&self, parts: &[Part]) -> impl Fn() + Send + 'static {
+        let denials = self.denials.clone().map(|denials| (denials, self.server.clone(), parts.to_vec()));
         move || {
-            if let Some(denials) = &denials {
+            if let Some((denials, server, parts)) = &denials {
                 parts.iter().for_each(|part| denials.forget(part, server.now()));
             }
         }

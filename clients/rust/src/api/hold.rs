@@ -157,9 +157,9 @@ impl Hold {
     }
 
     /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
-    /// the `ttl`, or a failover lost it, or the server refused to renew it for a whole `ttl`. Others may have the tokens, so stop
-    /// the work: use it in a `select!` beside it. The next renewal finds out, within a third of the `ttl`, or when the server is
-    /// back. A lost hold is not taken anew.
+    /// the `ttl`, or a failover lost it, or every renewal for a whole `ttl` was [`Refused`](Error::Refused). A server that refuses
+    /// writes (`NOREPLICAS`, `READONLY`) counts as away. Others may have the tokens, so stop the work: use it in a `select!` beside
+    /// it. The next renewal finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
     pub async fn lost(&self) {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
@@ -309,7 +309,7 @@ impl Inner {
     async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
         if self.sent.is_in_doubt.load(Ordering::Relaxed) {
             // A call without a reply may come now, and hold anew.
-            let all = [parts, &locked(&self.others)].concat();
+            let all = each_once(&[parts, &locked(&self.others)].concat());
             let end = self.settlement(&all)?;
             self.settle_later(end.to_end().unwrap_or(end), &all, SETTLED_AGAIN_AFTER);
         }
@@ -328,7 +328,7 @@ impl Inner {
     }
 
     fn settle_later(&self, settle: Request, parts: &[Part], after: Duration) {
-        self.caller.server.settle_later(settle, self.ttl, after, self.caller.came_back_later(parts));
+        self.caller.server.settle_later(settle, self.ttl, after, self.caller.came_back(parts));
     }
 
     fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {

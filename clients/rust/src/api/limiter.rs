@@ -178,7 +178,7 @@ impl Limiter {
             let Self { caller, limit, .. } = self;
             let transport = &caller.server.transport;
             let give = Request::one("TB.GIVE", caller.key(name), limit, cost);
-            let came_back = || caller.came_back_later(&[Part::new(name, limit, cost)]);
+            let came_back = || caller.came_back(&[Part::new(name, limit, cost)]);
             let leaves =
                 guard((), |()| transport.send_once((!decision.degraded).then_some(give), came_back()));
             transport.clock().sleep(wait).await;
@@ -219,7 +219,7 @@ impl Limiter {
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
         let answer = transport.ask(&request, Duration::ZERO).await?;
-        caller.came_back(&[Part::new(name, limit, 0)]);
+        caller.came_back(&[Part::new(name, limit, 0)])();
         match answer {
             Answer::Away(node) => Err(Error::ServerAway(node.failure())),
             Answer::Reply(_) | Answer::Lost(_) => Ok(()),

@@ -61,8 +61,9 @@ impl Server {
         Ok(Self::new(Node::new(settings(url)?)?, None, Clock::real()))
     }
 
-    /// Names a master that the sentinels know. Each connection asks them for the master, and so does one call a second. All
-    /// connections move to a new master together, even while the old one still serves.
+    /// Names a master that the sentinels know. Each connection asks the sentinel that answered first for the master, and so does one
+    /// call a second; the others are asked when it does not answer or its master is away. All connections move to a new master
+    /// together, even while the old one still serves.
     ///
     /// `master` is a URL with the name of the master as its host, and the user, password and database of the master. What
     /// the sentinels want is in their own URLs.

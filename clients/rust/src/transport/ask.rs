@@ -7,7 +7,6 @@ use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
 use crate::transport::background::{run_by_thread, runs_tasks};
-use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
@@ -29,6 +28,8 @@ struct Call<'a> {
     /// Until when it may wait in the server.
     until: Option<Duration>,
     node: Arc<Node>,
+    /// Those that know of no node with its slot.
+    left: Vec<Arc<Node>>,
     /// To a node that has the slot only for calls that say so.
     is_asking: bool,
     was_sent: bool,
@@ -83,7 +84,7 @@ impl Transport {
                     // The command is missing in an older release.
                     Err(Error::ModuleMissing { .. }) => may_stay = false,
                     Ok(Answer::Away(node)) if !node.is_away() => {
-                        pause = pause.min((began + PULSE).saturating_sub(self.now()));
+                        pause = (began + PULSE).saturating_sub(self.now());
                     }
                     answer => return answer,
                 }
@@ -106,7 +107,9 @@ impl Transport {
         }
         let node = self.node_of(request);
         let (is_asking, was_sent, split_tries, is_again, is_trial) = (false, false, 0, false, false);
-        let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again, is_trial };
+        let left = Vec::new();
+        let mut call =
+            Call { request, until, node, left, is_asking, was_sent, split_tries, is_again, is_trial };
         let followed = Box::pin(self.follow(&mut call)).await;
         *is_in_doubt |= call.was_sent;
         let why = match followed {
@@ -194,7 +197,7 @@ impl Transport {
             return Ok(());
         }
         self.admit_to_away(call)?;
-        if let Some(node) = self.shared.cluster.as_ref().and_then(Cluster::one_there) {
+        if let Some(node) = self.shared.cluster.as_ref().and_then(|cluster| cluster.one_there(&[])) {
             call.node = node;
         }
         Ok(())
@@ -232,10 +235,11 @@ impl Transport {
                 self.look_at_slots();
             }
             // A node that has left says so of every slot: another may know who has this one.
-            Some("CLUSTERDOWN") if failure.is_unserved() && !call.is_again => {
-                call.is_again = true;
+            Some("CLUSTERDOWN") if failure.is_unserved() && call.left.len() < MOST_REDIRECTIONS as usize => {
+                self.look_at_slots();
+                call.left.push(call.node.clone());
                 let cluster = self.shared.cluster.as_ref();
-                call.node = cluster.and_then(|cluster| cluster.another_than(&call.node)).ok_or(failure)?;
+                call.node = cluster.and_then(|cluster| cluster.one_there(&call.left)).ok_or(failure)?;
             }
             // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {

@@ -33,7 +33,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 struct Known {
     nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
-    /// How often none was there to ask for slots.
+    /// How often one was asked for slots.
     looks: usize,
 }
 
@@ -52,33 +52,31 @@ impl Cluster {
     /// Returns the node of the key; while that is unknown, one that can redirect to it.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
         let known = locked(&self.known).of_slots.get(&Slot::for_key(key)).cloned();
-        known.or_else(|| self.one_there()).unwrap_or_else(|| self.first.clone())
+        known.or_else(|| self.one_there(&[])).unwrap_or_else(|| self.first.clone())
     }
 
-    /// Returns a node that is not away, if there is one.
-    pub(super) fn one_there(&self) -> Option<Arc<Node>> {
-        locked(&self.known).nodes.values().find(|node| !node.is_away()).cloned()
-    }
-
-    /// Returns another node that is not away.
-    pub(super) fn another_than(&self, asked: &Arc<Node>) -> Option<Arc<Node>> {
-        let known = locked(&self.known);
-        known.nodes.values().find(|node| !Arc::ptr_eq(node, asked) && !node.is_away()).cloned()
+    /// Returns a node that is not away and was not asked, if there is one.
+    pub(super) fn one_there(&self, asked: &[Arc<Node>]) -> Option<Arc<Node>> {
+        let is_new = |node: &Arc<Node>| asked.iter().all(|one| !Arc::ptr_eq(one, node));
+        locked(&self.known).nodes.values().find(|node| !node.is_away() && is_new(node)).cloned()
     }
 
     /// Returns a node to ask for slots, unless one was asked a moment ago.
     pub(super) fn one_to_ask(&self, now: Duration) -> Option<Arc<Node>> {
-        is_due(&self.next_look_us, now, BETWEEN_LOOKS)
-            .then(|| self.one_there().or_else(|| self.next_away()))
-            .flatten()
+        is_due(&self.next_look_us, now, BETWEEN_LOOKS).then(|| self.next_to_ask()).flatten()
     }
 
-    /// Returns one after the other while all are away: no call asks seeds that have no slot.
-    fn next_away(&self) -> Option<Arc<Node>> {
+    /// Returns one after the other: one that has left knows nothing. While all are away, also the seeds, which no call asks if they
+    /// have no slot.
+    fn next_to_ask(&self) -> Option<Arc<Node>> {
         let mut known = locked(&self.known);
         known.looks = known.looks.wrapping_add(1);
-        let at = known.looks.checked_rem(known.nodes.len() + self.seeds.len())?;
-        known.nodes.values().chain(&self.seeds).nth(at).cloned()
+        let mut nodes: Vec<_> = known.nodes.values().filter(|node| !node.is_away()).collect();
+        if nodes.is_empty() {
+            nodes.extend(known.nodes.values().chain(&self.seeds));
+        }
+        let at = known.looks.checked_rem(nodes.len())?;
+        Some(nodes[at].clone())
     }
 
     /// Forgets the nodes without slots: they left, or are where a slot moves to. A call that is under way keeps its node and

@@ -182,6 +182,11 @@ impl Node {
         // The driver writes several about what is no reply.
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
         locked(&self.failure).clone_from(&why);
+        if failure.is_away() || failure.code() == Some("READONLY") {
+            if let Some(sentinels) = self.sentinels() {
+                sentinels.doubt();
+            }
+        }
         match failure.fault() {
             Fault::Away => {
                 self.away_until_us.store(us(now.saturating_add(away_for)), Ordering::Release);

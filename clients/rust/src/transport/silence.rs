@@ -37,6 +37,7 @@ impl Transport {
         let mut since = clock.now();
         let mut old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_OF_A_CALL));
         let mut too_old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_IF_BUSY).max(AGE_IF_BUSY));
+        let mut was_suspended = false;
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(old_at);
             if let Some(value) = timeout(due.saturating_sub(clock.now()), &mut reply).await {
@@ -47,8 +48,9 @@ impl Transport {
                 return Ok(value);
             }
             let now = clock.now();
-            if now > due.saturating_add(patience) {
-                // This process was suspended, and not only busy.
+            if !was_suspended && now > due.saturating_add(patience.max(AGE_IF_BUSY)) {
+                // This process was suspended, and not only busy: only once, or a call of long turns would have no end.
+                was_suspended = true;
                 too_old_at = too_old_at.saturating_add(now - due);
             }
             if now > due + LATE && now < too_old_at && !node.is_away() {

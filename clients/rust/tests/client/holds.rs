@@ -8,7 +8,7 @@ use tokenbucket_client::{Decision, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, patient, STILL};
+use crate::{calls, connect, limit, limiter, patient, stat, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
@@ -118,7 +118,10 @@ async fn an_alternative_that_the_server_grants_late_ends() {
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     ask::<Value>(&server, &["TB.HOLD", "tb:{x}:a", "1", "0", "1", "3600000", "other"]);
     server.signal("STOP");
-    let either = alternatives([[("common", 0.0), ("a", 1.0)], [("common", 1.0), ("b", 1.0)]]);
+    let mut either = alternatives([[("common", 0.0), ("a", 1.0)], [("common", 1.0), ("b", 1.0)]]);
+    for (at, parts) in either.iter_mut().enumerate() {
+        parts[0] = Part::new("{x}:common", &limit(9, STILL), at);
+    }
     let hold = limiter.hold_any(&either, LONG).await.unwrap();
     assert_eq!((hold.decision().binding.granted, hold.decision().binding.degraded), (1, true));
     server.signal("CONT");
@@ -126,7 +129,11 @@ async fn an_alternative_that_the_server_grants_late_ends() {
     for key in ["tb:{x}:b", "tb:{x}:common"] {
         wait_for(key, 2 * SOON, async || ask::<Vec<Value>>(&server, &["TB.HOLDS", key]).is_empty()).await;
     }
+    // What fills it up, the work may use too.
+    hold.set_used_of(0, 2).unwrap();
     hold.settle().await.unwrap();
+    wait_for("the settlement of all", SOON, async || calls(&server, "tb.msettle") >= 4).await;
+    assert_eq!(stat(&server, "tokenbucket_errors"), 0);
 }
 
 #[tokio::test]

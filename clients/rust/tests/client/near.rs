@@ -127,6 +127,32 @@ fn it_notices_a_silent_server() {
     });
 }
 
+/// Whatever its turns look like: each may be a process that was suspended.
+#[test]
+fn a_busy_runtime_notices_a_silent_server() {
+    let server = Server::start();
+    let timeout = Duration::from_millis(20);
+    for turn in [Duration::from_millis(250), Duration::from_millis(1200)] {
+        let limiter = Limiter::new(&connect(&server).with_timeout(timeout), limit(MANY, STILL));
+        runtime().block_on(async {
+            wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+            server.signal("STOP");
+            let began = Instant::now();
+            let busy = tokio::spawn(async move {
+                while began.elapsed() < SOON / 3 {
+                    thread::sleep(turn);
+                    tokio::task::yield_now().await;
+                }
+            });
+            let decision = limiter.take("a", 1).await.unwrap();
+            let took = began.elapsed();
+            server.signal("CONT");
+            busy.abort();
+            assert!(decision.degraded && took < SOON / 4, "{took:?} in turns of {turn:?}");
+        });
+    }
+}
+
 /// Answers none of the takes that are sent now before it is late by half a timeout, and each once.
 fn is_slow(server: &Server, takes: impl FnOnce()) {
     let before = calls(server, "tb.take");

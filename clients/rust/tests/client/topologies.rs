@@ -1,8 +1,12 @@
 //! Clusters of three masters, a master that a sentinel watches, and servers without the module.
 
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, try_ask, wait_for, Cluster};
@@ -105,17 +109,40 @@ fn name_on(cluster: &Cluster, node: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_node_that_left_its_cluster_is_asked_no_more() {
+async fn nodes_that_left_their_cluster_are_asked_no_more() {
     let cluster = Cluster::start();
-    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
-    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
-    let name = name_on(&cluster, 1);
-    assert!(!limiter.take(&name, 1).await.unwrap().degraded);
-    cluster.replace(1);
-    let leave = async || try_ask::<()>(&cluster.nodes[1], &["CLUSTER", "RESET", "HARD"]).is_ok();
-    wait_for("its departure", TIMEOUT, leave).await;
-    // The cluster may be down for a moment after a node was replaced.
-    wait_for("a decision", TIMEOUT, async || !limiter.take(&name, 1).await.unwrap().degraded).await;
+    let names: Vec<String> = names_on(&cluster, 1).take(2).collect();
+    // Each tries the nodes in an order of its own.
+    let limiters: Vec<Limiter> = (0..8)
+        .map(|_| {
+            let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+            Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open))
+        })
+        .collect();
+    let asking = || limiters.iter().zip(names.iter().cycle());
+    for (limiter, name) in asking() {
+        assert!(!limiter.take(name, 0).await.unwrap().degraded);
+    }
+    // One slot is then on a node that they know, and the other on one that they do not.
+    cluster.move_slot_of(&format!("tb:{}", names[0]), 0);
+    for left in [1, 2] {
+        cluster.replace(left);
+    }
+    for left in [1, 2] {
+        let leave = async || try_ask::<()>(&cluster.nodes[left], &["CLUSTER", "RESET", "HARD"]).is_ok();
+        wait_for("its departure", TIMEOUT, leave).await;
+    }
+    for (limiter, name) in asking() {
+        // The cluster may be down for a moment after a node was replaced.
+        wait_for("a decision", TIMEOUT, async || !limiter.take(name, 0).await.unwrap().degraded).await;
+        let asked = || [1, 2].map(|left| calls(&cluster.nodes[left], "tb.take"));
+        wait_for("a call that asks none of them", TIMEOUT, async || {
+            let before = asked();
+            assert!(!limiter.take(name, 0).await.unwrap().degraded);
+            asked() == before
+        })
+        .await;
+    }
 }
 
 fn of_master(master: &str, sentinels: &[String]) -> Limiter {
@@ -159,6 +186,100 @@ async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
     ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
     let granted = call.await.unwrap().unwrap();
     assert!(granted.allowed && !granted.degraded, "{granted:?}");
+}
+
+/// A sentinel that a test decides.
+#[derive(Default)]
+struct Says {
+    /// Where the master is; 0 while it knows none.
+    port: AtomicU16,
+    pause_ms: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl Says {
+    async fn serve(self: Arc<Self>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(self.clone().answer(stream));
+            }
+        });
+        url
+    }
+
+    async fn answer(self: Arc<Self>, mut stream: TcpStream) {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..count]);
+            for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
+                let mut reply = "+OK\r\n".to_owned();
+                if command == "SENTINEL" {
+                    self.asked.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(self.pause_ms.load(Ordering::Relaxed))).await;
+                    reply = match self.port.load(Ordering::Relaxed) {
+                        0 => "*-1\r\n".to_owned(),
+                        port => format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n"),
+                    };
+                }
+                let _ = stream.write_all(reply.as_bytes()).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn sentinels_that_disagree_move_no_call_until_the_master_is_away() {
+    let masters = [servers::Server::start(), servers::Server::start()];
+    let says = [0, 1].map(|_| Arc::new(Says::default()));
+    let name = |by: usize, port| says[by].port.store(port, Ordering::Relaxed);
+    let answers_first = |by: usize| {
+        for at in [0, 1] {
+            says[at].pause_ms.store(if at == by { 0 } else { 200 }, Ordering::Relaxed);
+        }
+    };
+    let ports = [0, 1].map(|at| masters[at].port);
+    let limiter = {
+        let urls = [says[0].clone().serve().await, says[1].clone().serve().await];
+        of_master("redis://mymaster", &urls)
+    };
+    let takes = async || limiter.take("b", 0).await.is_ok();
+    let is_at = async |at: usize| {
+        let before = calls(&masters[at], "tb.take");
+        takes().await && calls(&masters[at], "tb.take") > before
+    };
+    for at in [0, 1] {
+        name(at, ports[at]);
+        ask::<()>(&masters[at], &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+    }
+    answers_first(0);
+    assert!(is_at(0).await);
+    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
+    let call = tokio::spawn(async move { waiting.take("a", 1).await });
+    let waits = |at: usize| stat(&masters[at], "tokenbucket_waiting") == 1;
+    wait_for("the wait", TIMEOUT, async || waits(0)).await;
+
+    answers_first(1);
+    let asked = says[0].asked.load(Ordering::Relaxed);
+    wait_for("looks", TIMEOUT, async || {
+        assert!(is_at(0).await && waits(0));
+        says[0].asked.load(Ordering::Relaxed) >= asked + 3
+    })
+    .await;
+    assert_eq!(calls(&masters[1], "tb.take"), 1, "that of the test");
+    name(0, 0);
+    wait_for("the master of the other, as the first knows none", TIMEOUT, async || is_at(1).await).await;
+    wait_for("the wait there", TIMEOUT, async || waits(1)).await;
+    call.abort();
+
+    name(0, ports[0]);
+    ask::<()>(&masters[1], &["REPLICAOF", "127.0.0.1", &ports[0].to_string()]);
+    wait_for("the first, as the other is a replica", TIMEOUT, async || is_at(0).await).await;
+    ask::<()>(&masters[1], &["REPLICAOF", "NO", "ONE"]);
+    answers_first(0);
+    masters[0].kill();
+    wait_for("the other, as the first is away", TIMEOUT, async || takes().await).await;
 }
 
 #[tokio::test]

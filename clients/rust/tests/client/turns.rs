@@ -1,6 +1,8 @@
 //! Calls that wait in the server for their turn.
 
 use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
@@ -119,17 +121,21 @@ async fn a_wait_without_a_connection_says_nothing_about_the_server() {
 enum Hung {
     /// Any but the first.
     Connections,
+    /// Any but the first, which are closed.
+    Closed,
     Waits,
 }
 
-async fn deny(mut stream: TcpStream, hung: Hung) {
+/// Counts the takes, which may be allowed in a millisecond.
+async fn deny(mut stream: TcpStream, hung: Hung, takes: Arc<AtomicU32>) {
     let mut buffer = [0; 65536];
     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
         let text = String::from_utf8_lossy(&buffer[..count]);
         for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
+            takes.fetch_add(u32::from(command == "TB.TAKE"), Ordering::Relaxed);
             let reply = match command {
                 "TB.BTAKE" if hung == Hung::Waits => pending().await,
-                "TB.BTAKE" | "TB.TAKE" => "*4\r\n:0\r\n:0\r\n:60000\r\n:60000\r\n",
+                "TB.BTAKE" | "TB.TAKE" => "*4\r\n:0\r\n:0\r\n:1\r\n:1\r\n",
                 _ => "+OK\r\n",
             };
             stream.write_all(reply.as_bytes()).await.unwrap();
@@ -139,35 +145,40 @@ async fn deny(mut stream: TcpStream, hung: Hung) {
 
 #[tokio::test]
 async fn a_wait_that_nothing_answers_ends_in_the_denial_of_that_moment() {
-    for (hung, calls) in [(Hung::Waits, 1), (Hung::Connections, 200)] {
+    for (hung, calls) in [(Hung::Waits, 1), (Hung::Connections, 200), (Hung::Closed, 1)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
+        let takes = Arc::new(AtomicU32::new(0));
+        let counted = takes.clone();
         tokio::spawn(async move {
-            tokio::spawn(deny(listener.accept().await.unwrap().0, hung));
+            tokio::spawn(deny(listener.accept().await.unwrap().0, hung, counted.clone()));
             let mut open = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
                 match hung {
                     Hung::Connections => open.push(stream),
-                    Hung::Waits => drop(tokio::spawn(deny(stream, hung))),
+                    Hung::Closed => drop(stream),
+                    Hung::Waits => drop(tokio::spawn(deny(stream, hung, counted.clone()))),
                 }
             }
         });
         let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(Duration::from_secs(1));
         let limiter = Limiter::new(&server, limit(1, STILL)).with_max_wait(Duration::from_millis(300));
         let began = Instant::now();
-        let calls: Vec<_> = (0..calls)
+        let asking: Vec<_> = (0..calls)
             .map(|_| {
                 let limiter = limiter.clone();
                 tokio::spawn(async move { limiter.take("a", 1).await })
             })
             .collect();
-        for call in calls {
+        for call in asking {
             let denied = call.await.unwrap().unwrap();
             assert!(!denied.allowed && !denied.degraded, "{denied:?}");
         }
         // In a busy process a call may wait for its reply for ten timeouts.
         let took = began.elapsed();
         assert!(hung == Hung::Waits || took < Duration::from_secs(4), "{took:?}");
+        let takes = takes.load(Ordering::Relaxed);
+        assert!(takes <= 2 * calls, "{takes} takes of {calls} calls within less than the pulse");
     }
 }
 
