@@ -112,9 +112,9 @@ func (h *Hold) endOthers(all, granted []part) {
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away until it was nearly over, it refused all renewals, or a failover lost it. Others may have the
-// tokens, so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost
-// hold is not taken anew.
+// the ttl, the server was away until it was nearly over, every renewal for all of it failed with an error such as NOPERM, or a
+// failover lost it. Others may have the tokens, so the work should stop. The next renewal finds out, within a third of the ttl,
+// or when the server is back or accepts writes again. A lost hold is not taken anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision returns the first decision, then that of the last renewal. Granted stays that of the first.

@@ -24,6 +24,16 @@ OFTEN, ROUNDS = 0.3, 25
 # What others may differ by: calls of a package come at moments of their own.
 LATER_MS = 300_000
 
+# The last limits that fill within 100 years and the first that do not, and other bounds of rates.
+BOUNDS = [
+    *((1200, "1@mo"), (1201, "1@mo"), (400, "1@3mo"), (401, "1@3mo"), (100, "1@y"), (101, "1@y")),
+    *((5217, "1@w"), (5218, "1@w"), (36_525, "1@d"), (36_526, "1@d"), (36_525, "1/d"), (36_526, "1/d")),
+    *((1, "1/36525d"), (1, "1/36526d"), (1, "1000@36525d"), (1, "1000@36526d"), (250, "1/146.1d")),
+    *((0, "0.000834@mo"), (0, "0.000833@mo"), (0, "0.0025@3mo"), (0, "0.00249@3mo"), (0, "0.0099@y")),
+    *((0, "0.000001@m"), (0, "0.0000009@m"), (2, "1.0000009@36525d"), (1, "1e9/ms"), (1, "1000000001/ms")),
+    *((1, "1e9@ms"), (1, "1000000001@ms"), (1, "0/m"), (1, "0@mo")),
+]
+
 Words = dict[str, Any]
 
 
@@ -161,3 +171,25 @@ def test_the_same_calls_have_the_same_outcomes(
             for at, (one, other) in enumerate(zip(expected, found, strict=True)):
                 if not are_alike(one, other):
                     pytest.fail(f"{first}: {one}\n{client}: {other}\nfor outcome {at} of {of}", pytrace=False)
+
+
+@pytest.mark.only("redis-py", "ioredis", "go-redis", "redis-rs")
+def test_what_is_no_limit_for_the_server_is_none_while_it_is_away(
+    package: Package, server: Service, proxy: Proxy
+) -> None:
+    package.server(proxy, timeout_ms=5000, retry_every_ms=100_000)
+
+    def ask_for(capacity: float, rate: str) -> Any:
+        try:
+            package.limiter(capacity=capacity, rate=rate, on_error="local", connect=False)
+        except DriverError:
+            return "an error"
+        return outcome(package, "take", {"cost": 0})
+
+    by_server = [ask_for(*bound) for bound in BOUNDS]
+    proxy.redirect(1)
+    proxy.drop_connections()
+    assert ask_for(1, "1/s")["degraded"]
+    for bound, one in zip(BOUNDS, by_server, strict=True):
+        assert (ask_for(*bound) == "an error") == (one == "an error"), bound
+    assert by_server.count("an error") == 17

@@ -44,6 +44,20 @@ def test_a_server_that_refuses_writes_leaves_each_call_to_on_error(
         assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {}), refusal
 
 
+def test_a_hold_that_ends_while_the_server_refuses_writes_is_lost_when_it_takes_them(
+    package: Package, server: Service
+) -> None:
+    package.server(server, timeout_ms=1000)
+    package.limiter(capacity=1, rate="0", connect=False)
+    assert package.do("hold", amount=1, ttl_ms=900)["allowed"]
+    begins, ends = REFUSALS["NOREPLICAS"]
+    ask(server, "CONFIG", "SET", *begins)
+    eventually(lambda: not ask(server, "TB.HOLDS", "tb:user"))
+    assert not package.do("lost")["lost"]
+    ask(server, "CONFIG", "SET", *ends)
+    eventually(lambda: package.do("lost")["lost"])
+
+
 def test_a_server_that_loads_its_data_is_away_until_it_has(
     package: Package, start_server: StartServer
 ) -> None:

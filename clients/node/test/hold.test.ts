@@ -2,6 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import { type Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
@@ -96,6 +98,34 @@ test("a late settlement ends a remembered denial", async () => {
   assert.equal((await limiter.take("a")).allowed, false);
   isLosing = false;
   await until(async () => (await limiter.take("a")).allowed);
+});
+
+test("a hold in doubt is settled until its ttl is over, and forgotten when others take its place", async () => {
+  const { Unsettled } = (await import(new URL("../dist/transport/unsettled.js", import.meta.url).href)) as {
+    Unsettled: new (
+      ask: (words: string[]) => Promise<unknown>,
+      retryEveryMs: number,
+    ) => {
+      settle(words: string[], ttlMs: number, inMs: number, sentMs: number, onSettled: () => void): Promise<void>;
+    };
+  };
+  const unsettled = new Unsettled(async () => [], 50);
+  let settled = 0;
+  const began = performance.now();
+  await unsettled.settle(["TB.MSETTLE", "1", "old"], 2000, 0, began - 60_000, () => settled++);
+  assert.equal(settled, 3, "the last at the end of its ttl, and not as late as its call was early");
+  assert.ok(performance.now() - began < 30_000);
+  const settleInAnHour = (id: number) => {
+    const onSettled = () => {};
+    void unsettled.settle(["TB.MSETTLE", "1", String(id)], 7_200_000, 3_600_000, began, onSettled);
+    return new WeakRef(onSettled);
+  };
+  const oldest = settleInAnHour(0);
+  for (let id = 1; id <= 1000; id++) settleInAnHour(id);
+  await new Promise((turn) => setTimeout(turn)); // until then it is kept
+  setFlagsFromString("--expose-gc");
+  runInNewContext("gc")();
+  assert.equal(oldest.deref(), undefined, "its timer has gone with it");
 });
 
 test("a hold of nothing in one of its limits is not lost", async () => {

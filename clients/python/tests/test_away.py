@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
+import traceback
 from typing import Any
 
 import pytest
@@ -12,16 +14,19 @@ import redis.asyncio
 
 import tokenbucket
 import tokenbucket.asyncio
-from conftest import Make
+from conftest import DRIVERS, Make
 from proxy import Proxy
 from services import Service, wait_for
-from tokenbucket import BadArgument, Limit, Limiter
+from tokenbucket import BadArgument, Decision, Limit, Limiter, TokenBucketError
+from tokenbucket.api.operations import done
 
 STILL = "10/h"
+# In a text, it would not look like an argument's end. A URL takes its part before the slash for a port.
+SECRET = "s3cret>)>)> - Auth/word"
 LIMITS = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL), "inflight": Limit(2, 0)}
 AMOUNTS = {"requests": 1, "tokens": 80, "inflight": 1}
 
-pytestmark = pytest.mark.usefixtures("admin")
+pytestmark = [pytest.mark.usefixtures("admin"), pytest.mark.anyio]
 
 
 def test_a_reset_without_the_server_is_one_of_this_process(make: Make, own_server: Service) -> None:
@@ -39,14 +44,54 @@ def test_a_timeout_may_be_longer_than_the_system_counts(make: Make, server: Serv
 
 
 def test_an_unknown_client_is_refused(make: Make) -> None:
-    for client in (object(), {"host": "localhost"}, "http://localhost", make):
+    for client in (object(), {"host": "localhost"}, "http://localhost", f"redis://:{SECRET}@localhost", make):
         for package in (tokenbucket, tokenbucket.asyncio):
-            with pytest.raises(BadArgument, match="client"):
+            with pytest.raises(BadArgument, match="client") as mistake:
                 package.Limiter(client, Limit(1, 1))
+            assert "s3cret" not in text_of(mistake.value)
     with pytest.raises(BadArgument, match=r"tokenbucket\.asyncio"):
         tokenbucket.Limiter(redis.asyncio.Redis(), Limit(1, 1))
     with pytest.raises(BadArgument, match="for the limiters of tokenbucket"):
         tokenbucket.asyncio.Limiter(redis.Redis(), Limit(1, 1))
+
+
+def text_of(error: BaseException) -> str:
+    """What a log has of it, with its causes."""
+    return "".join(traceback.format_exception(error))
+
+
+async def take_from_sentinel(driver: str, port: int, password: str | None) -> Decision:
+    package: Any = tokenbucket.asyncio if "asyncio" in driver else tokenbucket
+    options = {"password": password, "retry": None}
+    sentinel = importlib.import_module(f"{driver}.sentinel").Sentinel([("127.0.0.1", port)], 0, options)
+    server = package.Server(sentinel.master_for("mymaster", password=SECRET), timeout_ms=20_000)
+    limiter = package.Limiter(server, Limit(1, 1), on_error="open")
+    try:
+        decision: Decision = await done(limiter.take("a"))
+        return decision
+    finally:
+        await done((limiter.aclose if server._is_asynchronous else limiter.close)())
+
+
+@pytest.mark.parametrize("password", [SECRET, None], ids=["wrong", "none"])
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_password_that_sentinel_refuses_is_no_outage_and_in_no_text(
+    driver: str, password: str | None, listening: dict[str, Any]
+) -> None:
+    with pytest.raises(TokenBucketError, match=r"cannot connect .* No master found .*Authentica") as mistake:
+        await take_from_sentinel(driver, listening["sentinel"], password)
+    assert "s3cret" not in text_of(mistake.value)
+    assert "password=" not in text_of(mistake.value)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_the_password_of_a_sentinel_that_is_away_is_in_no_log(
+    driver: str, listening: dict[str, Any], caplog: Any
+) -> None:
+    assert (await take_from_sentinel(driver, listening["closed"], SECRET)).degraded
+    assert f"<127.0.0.1:{listening['closed']}> - " in caplog.text
+    assert "s3cret" not in caplog.text
+    assert "password=" not in caplog.text
 
 
 def test_limiters_on_one_client_share_its_server() -> None:

@@ -302,10 +302,17 @@ def test_an_option_is_read_from_text_or_named(options: dict[str, Any], mistake: 
             assert run_as_a_worker(task) == 6
 
 
-def test_a_task_that_cannot_be_put_back_waits(server: Service, admin: redis.Redis) -> None:
+@pytest.mark.parametrize("broker", ["redis", "sentinel"])
+def test_a_task_that_cannot_be_put_back_waits(
+    server: Service, admin: redis.Redis, caplog: Any, broker: str
+) -> None:
     url = f"redis://127.0.0.1:{server.port}"
-    with Celery("no broker", broker="redis://127.0.0.1:1") as app:
+    with Celery("no broker", broker=f"{broker}://127.0.0.1:1") as app:
+        of_sentinel = {"password": "s3cret", "retry": None}
+        app.conf.broker_transport_options = {"master_name": "m", "sentinel_kwargs": of_sentinel}
         task = task_of(app, name="a", limit=Limit(1, "2/s"), server=url, max_wait=0)
         began = time.monotonic()
         assert [run_as_a_worker(task) for _ in range(2)] == [6, 6]
         assert time.monotonic() - began > 0.45
+        assert "a waits in its worker, not put back: " in caplog.text
+        assert "password=" not in caplog.text

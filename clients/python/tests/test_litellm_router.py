@@ -24,6 +24,7 @@ from paths import PACKAGE
 from services import Service, free_port
 from tokenbucket import BadArgument, Limit
 from tokenbucket import asyncio as buckets
+from tokenbucket.testing import FakeServer
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
@@ -136,6 +137,34 @@ async def status(call: Awaitable[Any]) -> Any:
     except Exception as error:
         return getattr(error, "status_code", error)
     return 200
+
+
+def test_closing_settles_a_stream_that_was_broken_off_at_once() -> None:
+    from tokenbucket.litellm import TokenBucketCallback
+
+    class Named(TokenBucketCallback):
+        def _call_in(self, data: Any) -> str:
+            return str(data["id"])
+
+    async def chunks() -> AsyncIterator[str]:
+        while True:
+            yield "a part"
+
+    async def main() -> None:
+        server = buckets.Server(FakeServer().asyncio)
+        callback, slots = Named(server), buckets.JointLimiter(server, {"parallel": Limit(1, 0)})
+        callback._begin_call("held", await slots.hold("a", {"parallel": 1}), {"parallel": 1})
+        for id in ("without limits", "held"):
+            stream: Any = callback.async_post_call_streaming_iterator_hook(None, chunks(), {"id": id})
+            await anext(stream)
+            await stream.aclose()
+        assert not (await slots.hold("a", {"parallel": 1})).allowed, "LiteLLM may tell what was sent"
+        began = time.monotonic()
+        await server.aclose()
+        assert time.monotonic() - began < 3
+        assert (await slots.hold("a", {"parallel": 1})).allowed
+
+    asyncio.run(main())
 
 
 # What a caller does, and how many requests and tokens it costs: None is all that was held.

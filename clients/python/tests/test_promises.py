@@ -22,9 +22,6 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
-import redis.sentinel
-import valkey.sentinel
 
 import tokenbucket
 import tokenbucket.asyncio
@@ -194,25 +191,6 @@ def test_a_wrong_certificate_is_no_outage(make: Make, server: Service, tmp_path:
         for _ in range(2):
             with pytest.raises(TokenBucketError, match="cannot connect"):
                 limiter.take("a")
-
-
-@pytest.mark.parametrize("password", ["wrong", None])
-async def test_a_password_that_sentinel_refuses_is_no_outage(
-    listening: dict[str, Any], password: str | None
-) -> None:
-    nodes, options = [("127.0.0.1", listening["sentinel"])], {"password": password, "retry": None}
-    for kind in (redis.sentinel.Sentinel, valkey.sentinel.Sentinel):
-        master = kind(nodes, sentinel_kwargs=options).master_for("mymaster")
-        limiter = Limiter(Server(master, timeout_ms=20_000), ONE, on_error="open")
-        with pytest.raises(TokenBucketError, match=r"cannot connect .* No master found .*Authentica"):
-            limiter.take("a")
-        limiter.close()
-    of_tasks: Any = redis.asyncio.sentinel.Sentinel
-    client = of_tasks(nodes, sentinel_kwargs=options).master_for("mymaster")
-    server = tokenbucket.asyncio.Server(client, timeout_ms=20_000)
-    async with tokenbucket.asyncio.Limiter(server, ONE, on_error="open") as limiter_of_tasks:
-        with pytest.raises(TokenBucketError, match=r"cannot connect .* No master found .*Authentica"):
-            await limiter_of_tasks.take("a")
 
 
 async def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import (
 // rate is how tokens come. Moments are since 1970.
 type rate struct {
 	flow   *big.Rat      // tokens a nanosecond, of a calendar rate on average; 0: a pool
+	usual  *big.Rat      // the length of a period in bounds, in nanoseconds: a month is the 1,200th part of a century
 	count  *big.Rat      // the tokens at each boundary of the calendar; nil: they come all the time
 	length time.Duration // of a period
 	months int64         // in a period; 0: all are of that length
@@ -100,15 +101,24 @@ func readRate(text string) *rate {
 	if r.isPool() {
 		return r
 	}
-	longest := nanoseconds(century)
-	if r.timeOf(most).Cmp(nanoseconds(time.Second)) < 0 || r.timeOf(one).Cmp(longest) > 0 {
+	if r.usual = length; unit.months > 0 {
+		r.usual = nanoseconds(century / 1200 * time.Duration(unit.months))
+	}
+	if isCalendar {
+		if count, _ = amountOf("count", parts[1], down); count == nil {
+			return nil
+		}
+	}
+	second, longest := nanoseconds(time.Second), nanoseconds(century)
+	perSecond := new(big.Rat).Mul(count, new(big.Rat).Quo(second, r.usual))
+	if perSecond.Cmp(new(big.Rat).Quo(second, longest)) < 0 || perSecond.Cmp(most) > 0 {
 		return nil
 	}
 	if isCalendar {
 		r.count, r.length, r.months = count, time.Duration(floor(length)), unit.months
 		days, _ := strconv.Atoi(parts[8])
 		r.ahead, _ = time.ParseDuration(parts[9] + "h" + parts[10] + "m") // 0 if there is none
-		if parts[8] != "" && unit.mostDays == 0 || days > unit.mostDays || parts[10] > "59" || r.ahead.Abs() > farthest || length.Cmp(longest) > 0 {
+		if parts[8] != "" && unit.mostDays == 0 || days > unit.mostDays || parts[10] > "59" || r.ahead.Abs() > farthest || r.usual.Cmp(longest) > 0 {
 			return nil
 		}
 		switch {
@@ -126,6 +136,15 @@ func (r *rate) isPool() bool { return r.flow.Sign() == 0 }
 
 // timeOf is how long so many tokens take, in nanoseconds.
 func (r *rate) timeOf(tokens *big.Rat) *big.Rat { return new(big.Rat).Quo(tokens, r.flow) }
+
+// fillsInTime returns whether an empty bucket is full within a century.
+func (r *rate) fillsInTime(capacity *big.Rat) bool {
+	if r.count == nil {
+		return r.timeOf(capacity).Cmp(nanoseconds(century)) <= 0
+	}
+	periods := big.NewRat(ceil(new(big.Rat).Quo(capacity, r.count)), 1)
+	return periods.Mul(periods, r.usual).Cmp(nanoseconds(century)) <= 0
+}
 
 // between is how many tokens come.
 func (r *rate) between(since, until time.Duration) *big.Rat {

@@ -275,7 +275,7 @@ func (s *Store) look(count string, groups []string, size int, takesPools bool) (
 			err = fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", group[2])
 		case b.rate.isPool() && !takesPools:
 			err = errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
-		case !b.rate.isPool() && b.rate.timeOf(b.capacity).Cmp(nanoseconds(century)) > 0:
+		case !b.rate.isPool() && !b.rate.fillsInTime(b.capacity):
 			err = errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
 		}
 		if err != nil {

@@ -113,8 +113,9 @@ export class Hold implements AsyncDisposable {
 
   /**
    * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended or the server was away for
-   * more than half of the ttl, the server refused renewals for all of it, or a failover lost the hold. Others may have the
-   * tokens, so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back.
+   * more than half of the ttl, every renewal for all of it failed with an error such as NOPERM, or a failover lost the
+   * hold. Others may have the tokens, so the work should stop. The next renewal finds out, within a third of the ttl, or
+   * when the server is back or accepts writes again.
    */
   get signal(): AbortSignal {
     return this.#losing.signal;

@@ -3,7 +3,7 @@
 import { BadArgument } from "../values/errors.js";
 import { checkLimit, isDecimal, isNothing, MOST_TOKENS, rateParts } from "../values/limit.js";
 import { Holds } from "./holds.js";
-import { calendar, continuous, divideUp, floorDiv, min, type Refill } from "./refill.js";
+import { calendar, CENTURY_US, continuous, divideUp, floorDiv, min, usualUs, type Refill } from "./refill.js";
 
 /** How many buckets a process keeps while its server is away. */
 const MOST_BUCKETS = 10_000;
@@ -14,8 +14,6 @@ const NEVER = -1n;
 const MOST_DIGITS = 400;
 /** Of one call. */
 const MOST_KEYS = 1024;
-/** No bucket takes longer to fill: 100 years. */
-const CENTURY_US = 3_155_760_000n * MICRO;
 /** The latest time of a bucket: about the year 38,500. */
 const MAX_TIME_US = 2n ** 60n;
 
@@ -150,8 +148,7 @@ export class LocalLimiter {
     if (known) return known;
     checkLimit({ capacity: 0, rate });
     if (this.#flows.size === MOST_RATES) this.#flows.clear();
-    const flow = flowOf(rate);
-    const one = { flow, most: flow.between(0n, CENTURY_US).amount };
+    const one = flowOf(rate);
     this.#flows.set(rate, one);
     return one;
   }
@@ -340,17 +337,19 @@ class View {
   }
 }
 
-/** Millionths per microsecond are tokens per second. */
-function flowOf(rate: string): Refill {
+/** Millionths per microsecond are tokens per second. `most` flows in within 100 years. */
+function flowOf(rate: string): { flow: Refill; most: bigint } {
   const { count, period, periodMs, isCalendar } = rateParts(rate);
-  if (isCalendar) return calendar(down(count), rate);
   const [tokens, scale] = exactly(count);
   const [periods, periodScale] = exactly(period);
-  const gain = tokens * periodScale * 1000n;
-  const us = scale * periods * BigInt(periodMs);
-  const isTooSlow = gain > 0n && CENTURY_US * gain < us * MICRO;
-  if (isTooSlow) throw new BadArgument("ERR rate must be at least 1 token in 100 years");
-  return continuous(gain, us);
+  const gain = isCalendar ? down(count) : tokens * periodScale * 1000n;
+  const us = isCalendar ? usualUs(rate) : scale * periods * BigInt(periodMs);
+  const flow = isCalendar ? calendar(gain, rate) : continuous(gain, us);
+  if (tokens === 0n && !/[/@]/.test(rate)) return { flow, most: 0n };
+  if (CENTURY_US * gain < us * MICRO || gain > us * BigInt(MOST_TOKENS) || (isCalendar && us > CENTURY_US)) {
+    throw new BadArgument("ERR rate must be at least 1 token in 100 years and at most 1e12 a second");
+  }
+  return { flow, most: isCalendar ? (CENTURY_US / us) * gain : (CENTURY_US * gain) / us };
 }
 
 /** A decimal as a ratio of whole numbers. */

@@ -5,6 +5,8 @@ import { rateParts, type Amount } from "../values/limit.js";
 const MS_US = 1000n;
 const MINUTE_MS = 60_000;
 const DAY_MS = 86_400_000;
+/** No bucket takes longer to fill: 100 years. */
+export const CENTURY_US = 3_155_760_000_000n * MS_US;
 /** The first day of 1970 was a Thursday. */
 const FIRST_MONDAY_MS = 4 * DAY_MS;
 const MONTHS: Record<string, number> = { mo: 1, "3mo": 3, y: 12 };
@@ -32,6 +34,13 @@ export function continuous(gain: bigint, us: bigint): Refill {
     },
     reaches: (since, amount) => since + (gain === 0n ? LONGEST_US : min(divideUp(amount * us, gain), LONGEST_US)),
   };
+}
+
+/** Returns how long a calendar rate's period is in bounds, where a month is the 1,200th part of a century. */
+export function usualUs(rate: Amount): bigint {
+  const { unit, period, periodMs } = rateParts(rate);
+  const months = MONTHS[unit];
+  return months ? (BigInt(months) * CENTURY_US) / 1200n : BigInt(period) * BigInt(periodMs) * MS_US;
 }
 
 /** Refills `gain` millionths at each boundary. */

@@ -76,8 +76,9 @@ function readiness(client: IoredisCluster): Promise<void> {
   });
 }
 
-/** Returns what a sentinel has replied, which the driver puts behind a text of its own. */
-function ofSentinel(error: unknown, client: IoredisClient): unknown {
+/** Returns why a connection failed: of a sentinel what it has replied, which the driver puts behind a text of its own. */
+function reasonOf(error: unknown, client: IoredisClient): unknown {
+  delete (error as { command?: unknown } | undefined)?.command; // which has the password
   const [all, said] =
     /^All sentinels are unreachable and retry is disabled\.(?: Last error: (.*))?$/.exec(textOf(error)) ?? [];
   if (all === undefined || (said && !isReply(said))) return error;
@@ -103,10 +104,10 @@ class IoredisConnection implements Connection {
 
   async connect(): Promise<void> {
     const client = (this.#client = await this.make());
-    client.on("error", (error) => (this.#reason ??= ofSentinel(error, client)));
+    client.on("error", (error) => (this.#reason ??= reasonOf(error, client)));
     if (this.#isClosed) throw new Error("closed while it connected");
     await client.connect().catch((error: unknown) => {
-      throw this.#reason ?? ofSentinel(error, client);
+      throw this.#reason ?? reasonOf(error, client);
     });
     // An idle connection keeps no process alive. While a reply is due, the time for it does.
     this.#client?.stream?.unref();

@@ -59,12 +59,15 @@ class Server(BaseServer[Client]):
     def _set_up(self) -> None:
         self._unsettled = Unsettled()
         self._detached = Tasks()
+        self._later: dict[Callable[[], None], asyncio.AbstractEventLoop] = {}
+        """What begins tasks at a moment to come, or when the server is closed."""
         self._settles_on: asyncio.AbstractEventLoop | None = None
         """The event loop that has a timer for unsettled holds."""
 
     def _begin_anew(self) -> None:
         self._unsettled.drain()
         self._settles_on = None
+        self._later.clear()
         super()._begin_anew()
 
     async def _run(self, steps: Steps[T]) -> T:
@@ -114,11 +117,25 @@ class Server(BaseServer[Client]):
     def _detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self._detached.begin(work, asyncio.get_running_loop())
 
+    def _detach_in(self, delay_s: float, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            if self._later.pop(begin, None):
+                self._detach(work())
+
+        self._later[begin] = loop
+        loop.call_later(delay_s, begin)
+
     async def aclose(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open.
 
         Holds in doubt are settled now, or else end by their ttl.
         """
+        here = asyncio.get_running_loop()
+        for begin, loop in tuple(self._later.items()):
+            if loop is here:
+                begin()
         await self._detached.end_here()
         await self._run(self._ask_each(self._unsettled.drain()))
         for circuit in self._circuits():

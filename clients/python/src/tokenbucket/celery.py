@@ -18,6 +18,7 @@ from celery.exceptions import ImproperlyConfigured, Retry, SoftTimeLimitExceeded
 
 from .api.operations import OnError, checked_ms
 from .api.threads import Client, Hold, Limiter, Server
+from .transport.driver import up_to_secrets
 from .transport.server import LOG
 from .values.decision import Decision, Denied
 from .values.errors import BadArgument, TokenBucketError
@@ -113,7 +114,8 @@ class LimitedTask(Task):
             return client
 
     def _broker_is_away(self, error: Exception, interval_s: float) -> None:
-        LOG.warning("%s waits in its worker, the broker does not answer: %r", self.name, error)
+        reason = up_to_secrets(repr(error))
+        LOG.warning("%s waits in its worker, the broker does not answer: %s", self.name, reason)
 
     @contextmanager
     def _place_in_flight(self, name: str) -> Iterator[None]:
@@ -204,7 +206,8 @@ class LimitedTask(Task):
         except SoftTimeLimitExceeded:
             raise
         except Exception as error:  # kombu does not wrap all errors of a connection that has ended
-            self._limiter.server.log.warning("%s waits in its worker, not put back: %r", self.name, error)
+            reason = up_to_secrets(repr(error))
+            self._limiter.server.log.warning("%s waits in its worker, not put back: %s", self.name, reason)
             time.sleep(min(countdown, 1.0))
         else:
             raise Retry(exc=Denied(decision), when=countdown, sig=again)

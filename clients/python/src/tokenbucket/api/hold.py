@@ -52,9 +52,9 @@ class HoldOperations(Generic[DecisionT]):
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
-        The holder was suspended for longer than `ttl_ms`, the server was away for more than half of it or
-        refused renewals for all of it, or a failover lost it. The next renewal finds out: within a third
-        of `ttl_ms`, or when the server is back.
+        The holder was suspended for longer than `ttl_ms`, the server was away for more than half of it,
+        every renewal for all of it failed with an error such as NOPERM, or a failover lost it. The next
+        renewal finds out: within a third of `ttl_ms`, or when the server is back or accepts writes again.
         """
         self.on_lost: Callable[[], object] | None = None
         """Is called once when the hold is lost, where it is renewed: a thread, or the event loop.

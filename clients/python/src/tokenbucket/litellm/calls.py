@@ -97,14 +97,11 @@ class Callback(CustomLogger):
             async for chunk in response:
                 yield chunk
         except (GeneratorExit, asyncio.CancelledError):
-            # In a task of its own, as this one is being cancelled.
-            self.limiter.server._detach(self._settle_broken_off(self._call_in(request_data)))
+            # In a task of its own, as this one is being cancelled: with what LiteLLM has counted until then,
+            # if it tells; else all that was held.
+            if (id := self._call_in(request_data)) in self._calls:
+                self.limiter.server._detach_in(_PARTIAL_USAGE_WITHIN_S, lambda: self._end_call(id, None))
             raise
-
-    async def _settle_broken_off(self, id: str) -> None:
-        """What LiteLLM has counted until then, if it tells; else all that was held."""
-        await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
-        await self._end_call(id, None)
 
     def _call_in(self, data: Mapping[str, Any]) -> str:
         """Returns the id of the call whose data a hook of the proxy gets, or an empty one."""

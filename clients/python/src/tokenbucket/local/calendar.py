@@ -13,6 +13,8 @@ from ..values.limit import Limit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+# In which an empty bucket is full, and a token has flowed in.
+CENTURY_MS = 36_525 * _UNIT_MS["d"]
 _MONTHS = {"mo": 1, "3mo": 3, "y": 12}
 _DAYS_OF_A_WEEK = 7
 # What the module replies in place of a longer wait.
@@ -27,6 +29,11 @@ def unix_ms(moment: datetime) -> Fraction:
 @dataclass(frozen=True, slots=True)
 class Continuous:
     per_ms: Fraction
+
+    @property
+    def usually(self) -> tuple[Fraction, int]:
+        """Returns how many tokens come in how many milliseconds."""
+        return self.per_ms, 1
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
         return self.per_ms * (until - since)
@@ -47,6 +54,13 @@ class Calendar:
     unit: str
     ahead_ms: int
     days: int = 0
+
+    @property
+    def usually(self) -> tuple[Fraction, int]:
+        """Returns the same, as the module's bounds count: a month is the 1,200th part of a century."""
+        of_unit = _UNIT_MS | {"w": _DAYS_OF_A_WEEK * _UNIT_MS["d"]}
+        months = _MONTHS.get(self.unit)
+        return self.count, months * CENTURY_MS // 1200 if months else self.number * of_unit[self.unit]
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
         return self.count * (self._period_of(until) - self._period_of(since))
@@ -87,15 +101,16 @@ class Calendar:
 Refill = Continuous | Calendar
 
 
-def refill_of(limit: Limit) -> Refill:
+def refill_of(limit: Limit, count: Fraction) -> Refill:
+    """Makes it; `count` is that of a rate of the calendar, to the millionth."""
     if not limit.is_calendar:
         return Continuous(limit.tokens_per_s / 1000)
-    count, number, unit, shift = limit._terms
+    _, number, unit, shift = limit._terms
     found = _SHIFT.fullmatch(shift)
     assert found
     days, sign, hours, minutes = found.groups("0")
     offset_ms = (int(hours) * 60 + int(minutes)) * 60_000
     ahead_ms = -offset_ms if sign == "-" else offset_ms
     if unit == "w":
-        return Calendar(Fraction(count), 1, unit, ahead_ms - int(days) * _UNIT_MS["d"])
-    return Calendar(Fraction(count), int(number or 1), unit, ahead_ms, int(days))
+        return Calendar(count, 1, unit, ahead_ms - int(days) * _UNIT_MS["d"])
+    return Calendar(count, int(number or 1), unit, ahead_ms, int(days))

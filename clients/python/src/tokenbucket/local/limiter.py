@@ -18,7 +18,7 @@ from typing import Any
 
 from ..values.errors import ReplyError
 from ..values.limit import MOST_TOKENS, Limit, amount_of
-from .calendar import Refill, refill_of
+from .calendar import CENTURY_MS, Refill, refill_of
 
 _MICRO = 1_000_000
 _NEVER = -1
@@ -26,8 +26,6 @@ _NEVER = -1
 _LAST_EXPIRY_MS = 2**53
 # Of one call.
 _MOST_BUCKETS = 1024
-# In which an empty bucket is full, and a token has flowed in.
-_CENTURY_S = 3_155_760_000
 # What a float is off by, in millionths of a token.
 _FLOAT_NOISE = Fraction(1, _MICRO)
 
@@ -421,12 +419,20 @@ class LocalLimiter:
 def _limit(capacity: str, rate: str) -> tuple[Fraction, Refill, bool]:
     """What a bucket holds, how it fills, and whether it is a pool, which nothing refills."""
     limit = Limit(capacity, rate)
-    most, per_s = _down(capacity), limit.tokens_per_s
-    if 0 < per_s * _CENTURY_S < 1:
-        raise ReplyError("ERR rate must be at least 1 token in 100 years")
-    if 0 < per_s * _CENTURY_S < most:
+    most, (count, _, unit, _) = _down(capacity), limit._terms
+    refill = refill_of(limit, _down(count))
+    if not limit.tokens_per_s:
+        if unit:
+            raise ReplyError(f"ERR rate: count {count!r} must be above 0")
+        return most, refill, True
+    comes, in_ms = refill.usually
+    is_within = comes <= in_ms * MOST_TOKENS / 1000 and in_ms <= comes * CENTURY_MS
+    if not is_within or (limit.is_calendar and in_ms > CENTURY_MS):
+        raise ReplyError("ERR rate must be at least 1 token in 100 years and at most 1e12 a second")
+    times = CENTURY_MS // in_ms if limit.is_calendar else Fraction(CENTURY_MS) / in_ms
+    if most > comes * times:
         raise ReplyError("ERR refilling capacity from empty at this rate would take more than 100 years")
-    return most, refill_of(limit), not per_s
+    return most, refill, False
 
 
 def _groups(size: int, count: str, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

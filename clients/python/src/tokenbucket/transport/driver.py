@@ -30,6 +30,8 @@ _MOST_UNDELIVERED_MS = 2**31 - 1
 # How TLS says that the other side has gone.
 _TLS_ENDS = ("SSLEOFError", "SSLZeroReturnError", "SSLSyscallError")
 
+_OPTIONS = re.compile("(<.*?)?(username|password)=.*", re.DOTALL)
+
 # The driver strips the first word of these errors.
 _WORDS = {
     "AskError": "ASK",
@@ -95,6 +97,16 @@ class Endpoint:
     def reads_within(self, for_s: float) -> dict[str, float]:
         """Returns what bounds each read of a reply; nothing in older drivers, where two seconds do."""
         return {"timeout": for_s} if self._has_bound else {}
+
+    def without_secrets(self, error: Exception) -> Exception:
+        """Names sentinels by their addresses: redis-py 6 and 7 write all options, with the password."""
+        if not is_one(error, "MasterNotFoundError"):
+            return error
+        text = str(error)
+        for sentinel in self.options["connection_pool"].sentinel_manager.sentinels:
+            options = sentinel.connection_pool.connection_kwargs
+            text = text.replace(str(sentinel), f"<{options.get('host')}:{options.get('port')}>")
+        return type(error)(up_to_secrets(text))
 
     def _is_mistake(self, error: Exception) -> bool:
         """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
@@ -178,10 +190,18 @@ def reply_of(error: Exception) -> ReplyError:
     raise error
 
 
+def up_to_secrets(text: str) -> str:
+    """Cuts off what may be a driver's list of the options of a connection."""
+    return _OPTIONS.sub("…", text)
+
+
 def client_of(url: str, asynchronous: bool) -> Any:
     try:
         return (redis.asyncio if asynchronous else redis).Redis.from_url(url)
     except ValueError as error:
+        if "@" in url or "password" in url:  # which both texts may quote
+            form = "redis://:password@host:port, with each of /?#@ in the password percent-encoded"
+            raise BadArgument(f"client: the URL is invalid: write {form}") from None
         raise BadArgument(f"client: {url!r}: {error}") from error
 
 

@@ -85,6 +85,7 @@ class Connection:
         if not isinstance(error, Exception):
             self.end(Unanswered("its task was cancelled", sent=True, broken=True))
             return
+        error = self.circuit.endpoint.without_secrets(error)
         why = self.circuit.endpoint.why_it_failed(error, sent=self._is_connected)
         if not self._is_connected and isinstance(why, Unanswered):
             self.circuit.failed(error, self._began)

@@ -243,8 +243,9 @@ class Transport:
             outcome = raw = circuit.endpoint.new(2 * circuit.connect_within_s, circuit.timeout_s)
             raw.connect()
             circuit.connected()
-        except Exception as error:
+        except Exception as raised:
             _close(raw)
+            error = circuit.endpoint.without_secrets(raised)
             outcome = circuit.endpoint.why_it_failed(error)
             if isinstance(outcome, Unanswered):
                 circuit.failed(error, began)
