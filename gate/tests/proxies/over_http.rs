@@ -66,6 +66,8 @@ impl Setting<'_> {
     }
 }
 
+type Start = fn(&Setting) -> Program;
+
 fn caddy(setting: &Setting) -> Program {
     let text = setting.configured("examples/caddy/Caddyfile", &[]);
     let caddy = program("CADDY", "caddy");
@@ -280,8 +282,7 @@ fn requests_pass_soon_while_the_gate_is_away() {
     gate.signal("STOP");
     let (silent, _listener, _waiting) = silent_port();
     // HAProxy's longer, so that four tries, as it has them by default, would not be soon.
-    let proxies: [(fn(&Setting) -> Program, _); 3] =
-        [(caddy, "100ms"), (nginx, "100ms"), (haproxy, "3000ms")];
+    let proxies: [(Start, _); 3] = [(caddy, "100ms"), (nginx, "100ms"), (haproxy, "3000ms")];
     for (start, waits) in proxies {
         for (what, gate) in [("stopped", gate.http), ("silent", silent), ("down", free_port())] {
             let port = free_port();
