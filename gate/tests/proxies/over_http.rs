@@ -102,7 +102,9 @@ fn haproxy_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
     let lua = configured("examples/haproxy/check.lua", &[]);
     let haproxy = program("HAPROXY", "/usr/sbin/haproxy");
     let folder = folder(&[("haproxy.cfg", &text), ("check.lua", &lua)]);
-    Program::start(setting.port, folder, &[&haproxy, "-db", "-f", "haproxy.cfg"])
+    // The most open files that a shell may have by default, in many places.
+    let start = "ulimit -n 4096 && exec \"$0\" -db -f haproxy.cfg";
+    Program::start(setting.port, folder, &["/bin/sh", "-c", start, &haproxy])
 }
 
 fn traefik(setting: &Setting) -> Program {
@@ -254,7 +256,7 @@ fn haproxy_limits_and_says_so() {
 fn callers_that_take_all_connections_of_haproxy_are_limited() {
     let (world, gate, _rules) = checking(&[]);
     let setting = Setting { port: free_port(), gate: gate.http, world: &world, waits: PATIENT };
-    let few = [("maxconn 4000", "maxconn 30"), ("maxconn 2000", "maxconn 20")];
+    let few = [("maxconn 2000", "maxconn 30"), ("maxconn 1000", "maxconn 20")];
     let proxy = haproxy_by(&setting, &few);
     let mut callers: Vec<TcpStream> = (0..35).map(|_| connect(setting.port)).collect();
     callers[0].write_all(b"GET / HTTP/1.1\r\nHost: edge.example\r\n\r\n").expect("a connection");
