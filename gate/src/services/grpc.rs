@@ -160,14 +160,14 @@ impl HttpService<http::Request<Body>> for Bounded {
         let in_flight = &self.gate.in_flight;
         let stream = (!is_unary).then(|| in_flight.stream());
         let held = in_flight.request();
+        let request = Arriving::new(request, held.clone());
         if held.is_refused() || matches!(stream, Some(None)) {
             return Box::pin(async move {
                 drop(held);
                 Ok(too_many().into_http())
             });
         }
-        let request = request.map(|body| Body::new(Arriving::new(body, held.clone())));
-        let answer = self.answer(request);
+        let answer = self.answer(request.map(Body::new));
         Box::pin(async move {
             let reply = answer.await?;
             drop(held);

@@ -176,11 +176,11 @@ async fn serve_one(server: http1::Builder, connection: Connection, routes: Route
 /// Ends a request that takes too long, for example because its body never arrives, and refuses one without memory for it.
 async fn bounded(State(in_flight): State<Arc<InFlight>>, request: Request<Body>, next: Next) -> Response {
     let held = in_flight.request();
+    let request = Arriving::new(request, held.clone());
     if held.is_refused() {
         return too_many();
     }
-    let request = request.map(|body| Body::new(Arriving::new(body, held.clone())));
-    let response = tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await;
+    let response = tokio::time::timeout(REQUEST_WITHIN, next.run(request.map(Body::new))).await;
     let response = response.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response());
     match response.body().size_hint().exact().map(usize::try_from) {
         _ if held.is_refused() => too_many(),

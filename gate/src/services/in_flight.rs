@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Bytes;
+use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,11 +25,14 @@ const MOST_BYTES: usize = 64 << 20;
 /// The most replies without an end, such as health watches.
 const MOST_STREAMS: usize = 1_000;
 
-/// Bytes that an unfinished request holds beside its body. So half of the places stay for requests that arrive at once.
+/// Bytes that an unfinished request holds beside its head and its body. So half of the places stay for requests that arrive at once.
 const BYTES_OF_REQUEST: usize = 16 << 10;
 
-/// A body beyond this holds memory even if it arrives at once.
-const SMALL_BODY_BYTES: usize = 8 << 10;
+/// A head with its body beyond this holds memory even if it arrives at once.
+const SMALL_BYTES: usize = 8 << 10;
+
+/// Bytes that a header holds beside its name and value. HTTP/2 sends one in a single byte.
+const BYTES_OF_HEADER: usize = 104;
 
 /// Counts what is in flight on all connections.
 #[derive(Debug)]
@@ -115,7 +119,7 @@ impl Arrived {
     /// Returns whether there is memory for these bytes too; `is_late` says that more have to come.
     fn note(&mut self, bytes: usize, is_late: bool, held: impl FnOnce() -> Arc<Held>) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
-        if !self.is_holding && (is_late || self.bytes > SMALL_BODY_BYTES) {
+        if !self.is_holding && (is_late || self.bytes > SMALL_BYTES) {
             self.is_holding = true;
             self.bytes = self.bytes.saturating_add(BYTES_OF_REQUEST);
         }
@@ -123,7 +127,7 @@ impl Arrived {
     }
 }
 
-/// The body of a request. Fails when there is no memory for the rest.
+/// The body of a request, with what its head holds. Fails when there is no memory for the rest.
 #[derive(Debug)]
 pub(super) struct Arriving<B> {
     body: B,
@@ -132,9 +136,17 @@ pub(super) struct Arriving<B> {
 }
 
 impl<B> Arriving<B> {
-    pub(super) fn new(body: B, held: Arc<Held>) -> Self {
-        Self { body, held, arrived: Arrived::default() }
+    /// Refuses the request if there is no memory for its head.
+    pub(super) fn new(request: Request<B>, held: Arc<Held>) -> Request<Self> {
+        let mut arrived = Arrived::default();
+        let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+        arrived.note(path.saturating_add(bytes_of(request.headers())), false, || held.clone());
+        request.map(|body| Self { body, held, arrived })
     }
+}
+
+fn bytes_of(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + BYTES_OF_HEADER).sum()
 }
 
 /// Says whether a connection waits for the head of a request.
@@ -179,7 +191,9 @@ impl<B: Body<Data = Bytes, Error: Into<StdError>> + Unpin> Body for Arriving<B> 
     ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         let bytes = match &polled {
-            Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
+            Poll::Ready(Some(Ok(frame))) => {
+                frame.data_ref().map_or(0, Bytes::len) + frame.trailers_ref().map_or(0, bytes_of)
+            }
             _ => 0,
         };
         let Self { arrived, held, .. } = &mut *self;

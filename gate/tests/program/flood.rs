@@ -9,7 +9,7 @@ use prost::Message;
 use tokenbucket_gate::messages;
 
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup, PATIENCE};
-use crate::h2_client::{answered_at_once, status_of, watch, Client};
+use crate::h2_client::{answered_at_once, status_of, watch, Client, Unfinished};
 use crate::servers::Server;
 use crate::{asks, TWO};
 
@@ -75,12 +75,33 @@ async fn of_one_connection_is_answered_as_far_as_envoy_sends_it() {
 async fn of_unfinished_messages_share_a_bound() {
     for (connections, calls, size) in [(20, 30, 1_000_000), (80, 256, 0)] {
         let (_redis, gate) = start(TWO);
-        let clients = join_all((0..connections).map(|_| Client::connect(&gate))).await;
-        let begun = clients.iter().flat_map(|one| (0..calls).map(|_| one.begin(SHOULD_RATE_LIMIT, size)));
-        let begun = join_all(begun).await;
+        let (_clients, begun) = begin(&gate, connections, calls, 0, size).await;
         limits_as_ever(&gate).await;
-        assert!(begun.iter().any(Option::is_some), "all were refused");
+        assert!(!begun.is_empty(), "all were refused");
     }
+}
+
+/// Calls in flight with heads of 144 MB in all. Heads count once their calls begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_large_heads_share_a_bound() {
+    let (_redis, gate) = start(TWO);
+    let (_clients, begun) = begin(&gate, 4, 300, 120_000, 0).await;
+    tokio::time::timeout(PATIENCE, limits(&gate)).await.expect("places that the flood leaves");
+    let have_memory = begun.into_iter().map(Unfinished::status).filter(Option::is_none).count();
+    assert!((1..700).contains(&have_memory), "{have_memory} of 1,200");
+}
+
+async fn begin(
+    gate: &Gate,
+    connections: usize,
+    calls: usize,
+    head: usize,
+    size: usize,
+) -> (Vec<Client>, Vec<Unfinished>) {
+    let clients = join_all((0..connections).map(|_| Client::connect(gate))).await;
+    let begin = |one| (0..calls).map(move |_| Client::begin(one, SHOULD_RATE_LIMIT, head, size));
+    let begun = join_all(clients.iter().flat_map(begin)).await;
+    (clients, begun.into_iter().flatten().collect())
 }
 
 /// Messages that are finished, and many times larger once they are decoded: an empty entry has two bytes.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{Read, Write};
 
+use futures_util::FutureExt;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use tokio::task::JoinHandle;
@@ -81,8 +82,16 @@ pub struct Client {
 
 /// A call that is not finished while this lives.
 pub struct Unfinished {
-    _reply: ResponseFuture,
+    reply: ResponseFuture,
     _body: SendStream<Bytes>,
+}
+
+impl Unfinished {
+    /// Returns the status in the head of the reply, if it has come.
+    pub fn status(self) -> Option<String> {
+        let reply = self.reply.now_or_never()?.ok()?;
+        Some(reply.headers().get("grpc-status")?.to_str().ok()?.to_owned())
+    }
 }
 
 impl Client {
@@ -100,12 +109,15 @@ impl Client {
         self.calls.clone().ready().await.is_ok()
     }
 
-    /// Begins a call whose message has 1 MiB, of which so many bytes are sent. Nothing if the call is refused.
-    pub async fn begin(&self, path: &str, size: usize) -> Option<Unfinished> {
+    /// Begins a call with a head of so many bytes, whose message has 1 MiB, of which so many bytes are sent. Nothing if the call is
+    /// refused.
+    pub async fn begin(&self, path: &str, head: usize, size: usize) -> Option<Unfinished> {
         let mut calls = self.calls.clone().ready().await.ok()?;
-        let (reply, mut body) = calls.send_request(call(path), false).ok()?;
+        let mut call = call(path);
+        call.headers_mut().insert("tracestate", "x".repeat(head).parse().expect("a header"));
+        let (reply, mut body) = calls.send_request(call, false).ok()?;
         send(&mut body, &[&PREFIX[..], &vec![b'x'; size]].concat()).await?;
-        Some(Unfinished { _reply: reply, _body: body })
+        Some(Unfinished { reply, _body: body })
     }
 }
 
