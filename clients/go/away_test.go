@@ -118,6 +118,7 @@ func TestWhatAnErrorSays(t *testing.T) {
 		{says("LOADING Redis is loading the dataset in memory"), isAway}, {dial(syscall.ECONNREFUSED), isAway},
 		{dial(says("A socket operation was attempted to an unreachable network.")), isAway}, {&net.OpError{Op: "read", Err: says("A reset.")}, isAway},
 		{tokenbucket.Unsent(says("VPN tunnel is down")), isAway}, {tokenbucket.Unanswered(says("VPN tunnel is down")), isAway},
+		{says("CLUSTERDOWN The cluster is down"), isAway}, {says("CLUSTERDOWN Hash slot not served"), isRefused},
 		{says("OOM command not allowed"), isRefused}, {says("ERR max number of clients reached"), isRefused},
 		{dial(syscall.EMFILE), isRefused}, {dial(syscall.EADDRNOTAVAIL), isRefused},
 		{says("MOVED 7 127.0.0.1:7001"), isWrong}, {says("WRONGPASS invalid username-password pair"), isWrong},
