@@ -281,6 +281,25 @@ func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) 
 
 func (n *nodes) Has(tokenbucket.Doer) bool { return true }
 
+func TestARefusedGiveIsNotLost(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		isLost bool
+	}{
+		{errors.New("NOREPLICAS Not enough good replicas to write."), false}, {errors.New("BUSY Redis is busy running a script."), false}, {io.EOF, true},
+	} {
+		doer := doing(func(context.Context, ...any) (any, error) { return nil, c.err })
+		server := func() *tokenbucket.Server { return tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf)) }
+		if got := must(t)(tokenbucket.NewLimiter(server(), hourly).Give(ctx, "a", 1)); !got.Degraded || got.Lost != c.isLost {
+			t.Errorf("%v: %+v", c.err, got)
+		}
+		_, err := tokenbucket.NewLimiter(server(), hourly, tokenbucket.OnError(tokenbucket.FailWithError)).Charge(ctx, "a", 1)
+		if errors.Is(err, tokenbucket.ErrReplyLost) != c.isLost || errors.Is(err, tokenbucket.ErrServerAway) == c.isLost {
+			t.Errorf("%v: %v", c.err, err)
+		}
+	}
+}
+
 func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	for name, call := range map[string]func(*tokenbucket.Limiter, context.Context) (tokenbucket.Decision, error){
 		"its caller left": func(l *tokenbucket.Limiter, ctx context.Context) (tokenbucket.Decision, error) {

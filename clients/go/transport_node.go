@@ -252,5 +252,5 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 	default:
 		n.failed(err)
 	}
-	return &awayError{server: n.who, cause: err, lost: c.once && isSent}
+	return &awayError{server: n.who, cause: err, lost: c.once && isSent && !isServerLine(err)}
 }
