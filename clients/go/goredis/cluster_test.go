@@ -116,3 +116,41 @@ func TestANodeIsThereWhileAnotherToWhichItRedirectsIsSilent(t *testing.T) {
 	left(t, 8)(limiter.Take(ctx, other, 1))
 	log.Expect(t, "the node "+source.Address()+" does not decide a call")
 }
+
+// move begins to move the slot of a name. The target may not know of it.
+func move(name string, source, target *realserver.Server, isKnown bool) {
+	slot, id := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", name)), func(of *realserver.Server) string { return fmt.Sprint(of.Do("CLUSTER", "MYID")) }
+	if isKnown {
+		target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", id(source))
+	}
+	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", id(target))
+}
+
+// A redirected call takes a connection of a node that it has no permit of.
+func TestACallIsRedirectedToANodeWhoseConnectionsAreAllInUse(t *testing.T) {
+	cluster, log := realserver.StartCluster(t), &realserver.Log{}
+	source, target, names := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}, MaxActiveConns: 1}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	move(names[0], source, target, true)
+	target.Do("CLIENT", "PAUSE", "60000", "WRITE")
+	ended := make(chan tokenbucket.Decision, 2)
+	for i, name := range []string{names[1], names[0]} {
+		go func(name string) {
+			decision, _ := limiter.Take(ctx, name, 1)
+			ended <- decision
+		}(name)
+		realserver.Eventually(t, "the target has it", func() bool {
+			return len(ended) > 0 || strings.Contains(fmt.Sprint(target.Do("INFO", "clients")), fmt.Sprintf("blocked_clients:%d", i+1))
+		})
+	}
+	target.Do("CLIENT", "UNPAUSE")
+	for range names[:2] {
+		if decision := <-ended; !decision.Allowed || decision.Degraded {
+			t.Errorf("%+v", decision)
+		}
+	}
+	log.Expect(t)
+}
