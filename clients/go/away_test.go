@@ -326,6 +326,19 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	}
 }
 
+// Its nodes reply to PING as ever.
+func TestANodeOfAClusterThatIsDownIsAway(t *testing.T) {
+	log, down := &realserver.Log{}, &nodes{func(_ context.Context, command any) error {
+		if command == "PING" {
+			return nil
+		}
+		return errors.New("CLUSTERDOWN The cluster is down")
+	}}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(down, tokenbucket.LogTo(log.Printf)), hourly)
+	must(t)(limiter.Take(ctx, "a", 1))
+	log.Expect(t, "cannot ask the node")
+}
+
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
 	moving := &nodes{func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))

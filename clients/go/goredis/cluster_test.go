@@ -93,30 +93,6 @@ func TestAFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T) {
 	log.Expect(t, "cannot ask the node "+cluster.Nodes[0].Address())
 }
 
-func TestANodeIsThereWhileAnotherToWhichItRedirectsIsSilent(t *testing.T) {
-	cluster, log := realserver.StartCluster(t), &realserver.Log{}
-	source, target := cluster.Nodes[0], cluster.Nodes[1]
-	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	moving, other := cluster.Names()[0], "{other0}"
-	for i := 1; cluster.NodeOf(other) != 0; i++ {
-		other = fmt.Sprintf("{other%d}", i)
-	}
-	left(t, 9)(limiter.Take(ctx, other, 1))
-	slot := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", moving))
-	target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", fmt.Sprint(source.Do("CLUSTER", "MYID")))
-	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
-	left(t, 9)(limiter.Take(ctx, moving, 1))
-	target.Do("CLIENT", "PAUSE", "60000", "ALL")
-	if decision, err := limiter.Take(ctx, moving, 1); err != nil || !decision.Degraded {
-		t.Fatal(decision, err)
-	}
-	left(t, 8)(limiter.Take(ctx, other, 1))
-	log.Expect(t, "the node "+source.Address()+" does not decide a call")
-}
-
 // move begins to move the slot of a name. The target may not know of it.
 func move(name string, source, target *realserver.Server, isKnown bool) {
 	slot, id := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", name)), func(of *realserver.Server) string { return fmt.Sprint(of.Do("CLUSTER", "MYID")) }
@@ -124,6 +100,42 @@ func move(name string, source, target *realserver.Server, isKnown bool) {
 		target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", id(source))
 	}
 	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", id(target))
+}
+
+func TestANodeIsThereWhileAnotherToWhichItRedirectsIsAway(t *testing.T) {
+	for name, stop := range map[string]func(*realserver.Server){
+		"silent": func(target *realserver.Server) { target.Do("CLIENT", "PAUSE", "60000", "ALL") },
+		"busy": func(target *realserver.Server) {
+			target.Do("CONFIG", "SET", "lua-time-limit", "1")
+			go func() { _, _ = target.Doer().Do(ctx, "EVAL", "while true do end", "0") }()
+			realserver.Eventually(t, "it is busy", func() bool {
+				_, err := target.Doer().Do(ctx, "PING")
+				return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, log := realserver.StartCluster(t), &realserver.Log{}
+			source, target := cluster.Nodes[0], cluster.Nodes[1]
+			doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
+			limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
+			defer limits.Close()
+			limiter := tokenbucket.NewLimiter(limits, hourly)
+			moving, other := cluster.Names()[0], "{other0}"
+			for i := 1; cluster.NodeOf(other) != 0; i++ {
+				other = fmt.Sprintf("{other%d}", i)
+			}
+			left(t, 9)(limiter.Take(ctx, other, 1))
+			move(moving, source, target, true)
+			left(t, 9)(limiter.Take(ctx, moving, 1))
+			stop(target)
+			if decision, err := limiter.Take(ctx, moving, 1); err != nil || !decision.Degraded {
+				t.Fatal(decision, err)
+			}
+			left(t, 8)(limiter.Take(ctx, other, 1))
+			log.Expect(t, "the node "+source.Address()+" does not decide a call")
+		})
+	}
 }
 
 // A redirected call takes a connection of a node that it has no permit of.
