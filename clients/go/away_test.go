@@ -326,6 +326,14 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	}
 }
 
+// timed is a cluster whose time passes only when calls sleep, and with each reply.
+type timed struct {
+	*nodes
+	*tokenbuckettest.Server
+}
+
+func (c timed) Do(ctx context.Context, args ...any) (any, error) { return c.nodes.Do(ctx, args...) }
+
 // Its nodes reply to PING as ever.
 func TestANodeOfAClusterThatIsDownIsAway(t *testing.T) {
 	log, down := &realserver.Log{}, &nodes{func(_ context.Context, command any) error {
@@ -340,10 +348,29 @@ func TestANodeOfAClusterThatIsDownIsAway(t *testing.T) {
 }
 
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
-	moving := &nodes{func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
-		t.Fatalf("%+v", got)
+	for _, c := range []struct {
+		timeout, latency time.Duration
+		sent             int
+	}{
+		{timeout: 100 * time.Millisecond, sent: 10},
+		{timeout: 100 * time.Millisecond, latency: 40 * time.Millisecond, sent: 3},
+		{timeout: 0, sent: 10},
+	} {
+		sent, fake := 0, tokenbuckettest.NewServer()
+		began := fake.Now()
+		moving := timed{&nodes{func(context.Context, any) error {
+			sent++
+			fake.Advance(c.latency)
+			return errors.New("ASK 7 127.0.0.1:7001")
+		}}, fake}
+		limits := tokenbucket.NewServer(moving, tokenbucket.Timeout(c.timeout), tokenbucket.LogTo(t.Logf))
+		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded || sent != c.sent {
+			t.Errorf("%+v: %+v, sent %d times", c, got, sent)
+		}
+		if took := fake.Now().Sub(began); took < 90*time.Millisecond || took > 140*time.Millisecond {
+			t.Errorf("%+v: took %v", c, took)
+		}
 	}
 }
 

@@ -147,8 +147,12 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	case err != nil && n.server.mayBeOfAnother(err):
 		n.ping(began)
 	}
-	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot; tries++ {
-		if ended := n.server.clock.Sleep(ctx, n.server.timeout/rules.TriesOfSplitSlot); ended != nil {
+	within := n.server.timeout
+	if within <= 0 {
+		within = rules.Timeout
+	}
+	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot && n.server.now()-began < int64(within); tries++ {
+		if ended := n.server.clock.Sleep(ctx, within/rules.TriesOfSplitSlot); ended != nil {
 			return nil, isSent, ended
 		}
 		do()
