@@ -20,6 +20,7 @@ type batch struct {
 	stale    time.Time // by then an empty bucket would have filled
 	reply    Decision
 	fetching chan struct{} // closed when the fetch under way has ended, or nil
+	isReset  bool          // its bucket has been filled: what was fetched before is none of it
 }
 
 // drain takes all that is left, of no batch nothing.
@@ -101,7 +102,11 @@ func (l *Limiter) drainRemoved(b *batch) int64 {
 	if kept, _ := l.batches.get(b.of.bucket); kept == b {
 		return 0
 	}
-	return b.drain(l.server.clock.Now())
+	unspent := b.drain(l.server.clock.Now())
+	if b.isReset {
+		return 0
+	}
+	return unspent
 }
 
 func (l *Limiter) giveBack(ctx context.Context, p part) error {
@@ -178,7 +183,7 @@ func (l *Limiter) forgetBatches(name string) {
 	defer l.batches.Unlock()
 	for of := range l.batches.of {
 		if of.name == name {
-			l.batches.remove(of)
+			l.batches.remove(of).isReset = true
 		}
 	}
 }

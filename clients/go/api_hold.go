@@ -35,7 +35,6 @@ type Hold struct {
 
 	sending sync.Mutex         // a renewal on its way could take anew what is settled
 	late    []part             // what the server may yet take for a call that got no reply
-	lateAt  int64              // the last such call, by the steady clock
 	stop    context.CancelFunc // ends renewing
 	lost    chan struct{}      // closed when the server no longer has the hold
 	settled sync.Once
@@ -186,7 +185,6 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 	if h.isSent {
 		settle.ttl = h.ttl
 	}
-	settle.isTwice = h.late != nil && server.now()-h.lateAt < int64(rules.SettledAgainAfter)
 	decision, err := h.settings.ask(ctx, settle, parts...)
 	h.settings.forgetAll(parts)
 	if err != nil {
@@ -228,11 +226,8 @@ func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallO
 	decision, err = h.settings.ask(ctx, c, parts...)
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	h.isSent = h.isSent || h.isKnown || isInDoubt
-	if isInDoubt && !c.renews {
-		h.lateAt = h.settings.server.now()
-		if h.late == nil {
-			h.late = parts
-		}
+	if isInDoubt && !c.renews && h.late == nil {
+		h.late = parts
 	}
 	return decision, isInDoubt, err
 }

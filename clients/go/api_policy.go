@@ -95,9 +95,6 @@ func (s *settings) without(c command, err error, parts ...part) (decision Decisi
 		decision.Each[which] = own
 	}
 	if c.args[0] == "TB.MSETTLE" {
-		if c.isTwice && away.lost && isTimeout(away.cause) { // it charges when it comes, and what comes behind it is not used
-			c = withoutUse(c)
-		}
 		s.server.settleLater(c)
 	}
 	return decision, failure

@@ -28,7 +28,7 @@ func (s *Server) settleLater(c command) {
 	if c.ttl == 0 || s.clock != Clock(realClock{}) {
 		return // the server never had the hold, or time is not that of timers
 	}
-	c.once = false // by its id, it charges nothing twice
+	c.once = false // by its id, it charges nothing twice, unless a late command takes the hold anew in between
 	s.keepUnsettled(settlement{command: c, until: s.now() + int64(c.ttl)})
 }
 

@@ -118,6 +118,7 @@ func TestWhatAnErrorSays(t *testing.T) {
 		{says("LOADING Redis is loading the dataset in memory"), isAway}, {dial(syscall.ECONNREFUSED), isAway},
 		{dial(says("A socket operation was attempted to an unreachable network.")), isAway}, {&net.OpError{Op: "read", Err: says("A reset.")}, isAway},
 		{tokenbucket.Unsent(says("VPN tunnel is down")), isAway}, {tokenbucket.Unanswered(says("VPN tunnel is down")), isAway},
+		{says("CLUSTERDOWN The cluster is down"), isAway}, {says("CLUSTERDOWN Hash slot not served"), isRefused},
 		{says("OOM command not allowed"), isRefused}, {says("ERR max number of clients reached"), isRefused},
 		{dial(syscall.EMFILE), isRefused}, {dial(syscall.EADDRNOTAVAIL), isRefused},
 		{says("MOVED 7 127.0.0.1:7001"), isWrong}, {says("WRONGPASS invalid username-password pair"), isWrong},
@@ -280,6 +281,25 @@ func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) 
 
 func (n *nodes) Has(tokenbucket.Doer) bool { return true }
 
+func TestARefusedGiveIsNotLost(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		isLost bool
+	}{
+		{errors.New("NOREPLICAS Not enough good replicas to write."), false}, {errors.New("BUSY Redis is busy running a script."), false}, {io.EOF, true},
+	} {
+		doer := doing(func(context.Context, ...any) (any, error) { return nil, c.err })
+		server := func() *tokenbucket.Server { return tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf)) }
+		if got := must(t)(tokenbucket.NewLimiter(server(), hourly).Give(ctx, "a", 1)); !got.Degraded || got.Lost != c.isLost {
+			t.Errorf("%v: %+v", c.err, got)
+		}
+		_, err := tokenbucket.NewLimiter(server(), hourly, tokenbucket.OnError(tokenbucket.FailWithError)).Charge(ctx, "a", 1)
+		if errors.Is(err, tokenbucket.ErrReplyLost) != c.isLost || errors.Is(err, tokenbucket.ErrServerAway) == c.isLost {
+			t.Errorf("%v: %v", c.err, err)
+		}
+	}
+}
+
 func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	for name, call := range map[string]func(*tokenbucket.Limiter, context.Context) (tokenbucket.Decision, error){
 		"its caller left": func(l *tokenbucket.Limiter, ctx context.Context) (tokenbucket.Decision, error) {
@@ -306,11 +326,51 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	}
 }
 
+// timed is a cluster whose time passes only when calls sleep, and with each reply.
+type timed struct {
+	*nodes
+	*tokenbuckettest.Server
+}
+
+func (c timed) Do(ctx context.Context, args ...any) (any, error) { return c.nodes.Do(ctx, args...) }
+
+// Its nodes reply to PING as ever.
+func TestANodeOfAClusterThatIsDownIsAway(t *testing.T) {
+	log, down := &realserver.Log{}, &nodes{func(_ context.Context, command any) error {
+		if command == "PING" {
+			return nil
+		}
+		return errors.New("CLUSTERDOWN The cluster is down")
+	}}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(down, tokenbucket.LogTo(log.Printf)), hourly)
+	must(t)(limiter.Take(ctx, "a", 1))
+	log.Expect(t, "cannot ask the node")
+}
+
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
-	moving := &nodes{func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
-		t.Fatalf("%+v", got)
+	for _, c := range []struct {
+		timeout, latency time.Duration
+		sent             int
+	}{
+		{timeout: 100 * time.Millisecond, sent: 10},
+		{timeout: 100 * time.Millisecond, latency: 40 * time.Millisecond, sent: 3},
+		{timeout: 0, sent: 10},
+	} {
+		sent, fake := 0, tokenbuckettest.NewServer()
+		began := fake.Now()
+		moving := timed{&nodes{func(context.Context, any) error {
+			sent++
+			fake.Advance(c.latency)
+			return errors.New("ASK 7 127.0.0.1:7001")
+		}}, fake}
+		limits := tokenbucket.NewServer(moving, tokenbucket.Timeout(c.timeout), tokenbucket.LogTo(t.Logf))
+		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded || sent != c.sent {
+			t.Errorf("%+v: %+v, sent %d times", c, got, sent)
+		}
+		if took := fake.Now().Sub(began); took < 90*time.Millisecond || took > 140*time.Millisecond {
+			t.Errorf("%+v: took %v", c, took)
+		}
 	}
 }
 

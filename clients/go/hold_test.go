@@ -202,7 +202,7 @@ type lateHolds struct {
 	*realserver.Server
 	isAway atomic.Bool
 	late   []any
-	isMute bool // about the first settlement
+	loses  bool // the first settlement
 }
 
 func (l *lateHolds) Do(ctx context.Context, args ...any) (any, error) {
@@ -214,12 +214,11 @@ func (l *lateHolds) Do(ctx context.Context, args ...any) (any, error) {
 		l.late = args
 		return nil, os.ErrDeadlineExceeded
 	}
-	reply, err := l.Doer().Do(ctx, args...)
-	if name == "TB.MSETTLE" && l.isMute {
-		l.isMute = false
+	if name == "TB.MSETTLE" && l.loses {
+		l.loses = false
 		return nil, os.ErrDeadlineExceeded
 	}
-	return reply, err
+	return l.Doer().Do(ctx, args...)
 }
 
 func (l *lateHolds) let() {
@@ -236,16 +235,16 @@ func TestAHoldThatIsMadeLateEndsAfterItsSettlement(t *testing.T) {
 	for name, c := range map[string]struct {
 		alternatives []map[string]float64
 		isAway       bool   // at first, so that a renewal makes the hold
-		isMute       bool   // the settlement gets no reply
+		loses        bool   // the first settlement
 		taken        string // by another, before the late command comes
 	}{
 		"all":         {},
 		"renewal":     {isAway: true},
-		"no reply":    {isMute: true},
+		"lost":        {loses: true},
 		"alternative": {alternatives: []map[string]float64{all, {"b": 1, "tokens": 5}}, taken: "tb:{x}:a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := &lateHolds{Server: realserver.Start(t), isMute: c.isMute}
+			server := &lateHolds{Server: realserver.Start(t), loses: c.loses}
 			server.isAway.Store(c.isAway)
 			limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
 			defer limits.Close()

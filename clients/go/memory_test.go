@@ -60,23 +60,67 @@ func TestABatchThatIsFetchedWhileItsLimiterClosesGoesBack(t *testing.T) {
 		return reply, err
 	}))
 	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
-	taken, closed := make(chan tokenbucket.Decision), make(chan error)
+	taken := make(chan tokenbucket.Decision, 1)
 	go func() {
 		decision, _ := limiter.Take(ctx, "a", 1)
 		taken <- decision
 	}()
 	<-fetched
-	go func() { closed <- limiter.Close(ctx) }()
-	select {
-	case err := <-closed:
-		t.Error("closed before the fetch is over:", err)
-	case <-time.After(50 * time.Millisecond):
+	waits := &waitedOn{Context: ctx, let: let}
+	if err := limiter.Close(waits); err != nil {
+		t.Fatal(err)
 	}
+	if !waits.isOne {
+		t.Fatal("closed before the fetch is over")
+	}
+	expectRemaining(t, limiter, "a", 9)
+	if decision := <-taken; !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+}
+
+// waitedOn is a context that lets something happen once a call waits.
+type waitedOn struct {
+	context.Context
+	let   chan bool
+	isOne bool
+}
+
+func (w *waitedOn) Done() <-chan struct{} {
+	if !w.isOne {
+		w.isOne = true
+		close(w.let)
+	}
+	return nil
+}
+
+// What was fetched before a reset is none of the full bucket.
+func TestABatchThatIsFetchedDuringAResetIsDropped(t *testing.T) {
+	fake, fetched, let := tokenbuckettest.NewServer(), make(chan bool), make(chan bool)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		reply, err := fake.Do(ctx, args...)
+		if args[0] == "TB.TAKEUPTO" {
+			fetched <- true
+			<-let
+		}
+		return reply, err
+	}))
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
+	taken := make(chan tokenbucket.Decision)
+	go func() {
+		decision, _ := limiter.Take(ctx, "a", 1)
+		taken <- decision
+	}()
+	<-fetched
+	if err := limiter.Reset(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	expectAllowed(t)(tokenbucket.NewLimiter(limits, hourly).Take(ctx, "a", 10))
 	close(let)
 	if decision := <-taken; !decision.Allowed || decision.Degraded {
 		t.Fatalf("%+v", decision)
 	}
-	expectRemaining(t, limiter, "a", 9)
+	expectRemaining(t, limiter, "a", 0)
 }
 
 func TestABatchIsDroppedWhenItsBucketIsFull(t *testing.T) {

@@ -144,11 +144,15 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		if do(); redirects && isTimeout(err) {
 			n.ping(began)
 		}
-	case err != nil && !isServerLine(err): // others may have a connection
+	case err != nil && n.server.mayBeOfAnother(err):
 		n.ping(began)
 	}
-	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot; tries++ {
-		if ended := n.server.clock.Sleep(ctx, n.server.timeout/rules.TriesOfSplitSlot); ended != nil {
+	within := n.server.timeout
+	if within <= 0 {
+		within = rules.Timeout
+	}
+	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot && n.server.now()-began < int64(within); tries++ {
+		if ended := n.server.clock.Sleep(ctx, within/rules.TriesOfSplitSlot); ended != nil {
 			return nil, isSent, ended
 		}
 		do()
@@ -177,6 +181,13 @@ func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.time
 func (s *Server) isMoving(err error) bool {
 	code := codeOf(err)
 	return code == "TRYAGAIN" || s.cluster != nil && (code == "MOVED" || code == "ASK")
+}
+
+// mayBeOfAnother tells an error that may be of one connection alone, or of the node to which this one redirects, from one that
+// this node replied. Nodes that reply it to a call also reply it to PING.
+func (s *Server) mayBeOfAnother(err error) bool {
+	code := codeOf(err)
+	return code == "" || s.cluster != nil && (code == "BUSY" || code == "LOADING")
 }
 
 // ping asks whether the server is there, unless it has said something since.
@@ -247,10 +258,10 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 			n.answered()
 		}
 		return n.wrong(err)
-	case fault == faultOfClient || !isServerLine(err) && n.heard.Load() > began:
+	case fault == faultOfClient || n.server.mayBeOfAnother(err) && n.heard.Load() > began:
 		n.refused(err)
 	default:
 		n.failed(err)
 	}
-	return &awayError{server: n.who, cause: err, lost: c.once && isSent}
+	return &awayError{server: n.who, cause: err, lost: c.once && isSent && !isServerLine(err)}
 }

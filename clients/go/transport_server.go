@@ -137,7 +137,6 @@ type command struct {
 	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
 	inDoubt *bool         // set once the server may have executed it without an answer, or nil
 	ttl     time.Duration // of the hold that it settles
-	isTwice bool          // the hold that it settles may be made anew behind it
 	settled func()        // called when it has settled a hold later
 	maxWait time.Duration // lets what would be denied wait in the server
 	share   []any         // the tenant whose turn a call that waits takes

@@ -165,6 +165,8 @@ func faultOf(err error) fault {
 		return faultOfClient
 	case line == "":
 		return faultOfServer
+	case strings.HasSuffix(line, "Hash slot not served"): // by any node: this one serves its own
+		return faultOfWrite
 	}
 	return faults[codeOf(err)]
 }

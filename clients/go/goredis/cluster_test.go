@@ -1,9 +1,12 @@
 package goredis_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,26 +96,120 @@ func TestAFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T) {
 	log.Expect(t, "cannot ask the node "+cluster.Nodes[0].Address())
 }
 
-func TestANodeIsThereWhileAnotherToWhichItRedirectsIsSilent(t *testing.T) {
+// move begins to move the slot of a name. The target may not know of it.
+func move(name string, source, target *realserver.Server, isKnown bool) {
+	slot, id := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", name)), func(of *realserver.Server) string { return fmt.Sprint(of.Do("CLUSTER", "MYID")) }
+	if isKnown {
+		target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", id(source))
+	}
+	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", id(target))
+}
+
+func TestANodeIsThereWhileAnotherToWhichItRedirectsIsAway(t *testing.T) {
+	for name, stop := range map[string]func(*realserver.Server){
+		"silent": func(target *realserver.Server) { target.Do("CLIENT", "PAUSE", "60000", "ALL") },
+		"busy": func(target *realserver.Server) {
+			target.Do("CONFIG", "SET", "lua-time-limit", "1")
+			go func() { _, _ = target.Doer().Do(ctx, "EVAL", "while true do end", "0") }()
+			realserver.Eventually(t, "it is busy", func() bool {
+				_, err := target.Doer().Do(ctx, "PING")
+				return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := realserver.StartCluster(t)
+			source, target := cluster.Nodes[0], cluster.Nodes[1]
+			doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
+			limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(5*time.Second), tokenbucket.LogTo(t.Logf))
+			defer limits.Close()
+			limiter := tokenbucket.NewLimiter(limits, hourly)
+			moving, other := cluster.Names()[0], "{other0}"
+			for i := 1; cluster.NodeOf(other) != 0; i++ {
+				other = fmt.Sprintf("{other%d}", i)
+			}
+			move(moving, source, target, true)
+			for _, name := range []string{other, moving} {
+				realserver.Eventually(t, "connected", func() bool {
+					decision, err := limiter.Take(ctx, name, 0)
+					return err == nil && !decision.Degraded
+				})
+			}
+			stop(target)
+			if decision, err := limiter.Take(ctx, moving, 1); err != nil || !decision.Degraded {
+				t.Fatal(decision, err)
+			}
+			left(t, 10)(limiter.Take(ctx, other, 0))
+		})
+	}
+}
+
+// A redirected call takes a connection of a node that it has no permit of.
+func TestACallIsRedirectedToANodeWhoseConnectionsAreAllInUse(t *testing.T) {
 	cluster, log := realserver.StartCluster(t), &realserver.Log{}
-	source, target := cluster.Nodes[0], cluster.Nodes[1]
-	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
+	source, target, names := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}, MaxActiveConns: 1}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf))
 	defer limits.Close()
 	limiter := tokenbucket.NewLimiter(limits, hourly)
-	moving, other := cluster.Names()[0], "{other0}"
-	for i := 1; cluster.NodeOf(other) != 0; i++ {
-		other = fmt.Sprintf("{other%d}", i)
+	move(names[0], source, target, true)
+	target.Do("CLIENT", "PAUSE", "60000", "WRITE")
+	ended := make(chan tokenbucket.Decision, 2)
+	for i, name := range []string{names[1], names[0]} {
+		go func(name string) {
+			decision, _ := limiter.Take(ctx, name, 1)
+			ended <- decision
+		}(name)
+		realserver.Eventually(t, "the target has it", func() bool {
+			return len(ended) > 0 || strings.Contains(fmt.Sprint(target.Do("INFO", "clients")), fmt.Sprintf("blocked_clients:%d", i+1))
+		})
 	}
-	left(t, 9)(limiter.Take(ctx, other, 1))
-	slot := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", moving))
-	target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", fmt.Sprint(source.Do("CLUSTER", "MYID")))
-	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
-	left(t, 9)(limiter.Take(ctx, moving, 1))
-	target.Do("CLIENT", "PAUSE", "60000", "ALL")
-	if decision, err := limiter.Take(ctx, moving, 1); err != nil || !decision.Degraded {
-		t.Fatal(decision, err)
+	target.Do("CLIENT", "UNPAUSE")
+	for range names[:2] {
+		if decision := <-ended; !decision.Allowed || decision.Degraded {
+			t.Errorf("%+v", decision)
+		}
 	}
-	left(t, 8)(limiter.Take(ctx, other, 1))
-	log.Expect(t, "the node "+source.Address()+" does not decide a call")
+	log.Expect(t)
+}
+
+// slow is a connection whose server is far away. It counts the takes.
+type slow struct {
+	net.Conn
+	takes *atomic.Int64
+}
+
+func (c slow) Read(buffer []byte) (int, error) {
+	time.Sleep(20 * time.Millisecond)
+	return c.Conn.Read(buffer)
+}
+
+func (c slow) Write(buffer []byte) (int, error) {
+	if bytes.Contains(buffer, []byte("TB.TAKE")) {
+		c.takes.Add(1)
+	}
+	return c.Conn.Write(buffer)
+}
+
+func TestRedirectionsInCirclesAreFollowedForTheTimeout(t *testing.T) {
+	cluster, takes := realserver.StartCluster(t), &atomic.Int64{}
+	source, target, name := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{source.Address()},
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			conn, err := net.Dial(network, address)
+			return slow{conn, takes}, err
+		},
+	}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	move(name, source, target, false)
+	realserver.Eventually(t, "it is redirected", func() bool { // a slow machine may not even connect in time
+		takes.Store(0)
+		decision, err := tokenbucket.NewLimiter(limits, hourly).Take(ctx, name, 1)
+		if hops := takes.Load(); err != nil || !decision.Degraded || hops > 7 { // at 20 ms each
+			t.Errorf("%+v, %v, sent %d times", decision, err, hops)
+		}
+		return takes.Load() > 1
+	})
 }

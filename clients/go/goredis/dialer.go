@@ -212,6 +212,7 @@ type patientConn struct {
 	dialer     *dialer
 	generation int64
 	asked      int64 // the dialer's replies at the last command
+	isExtended bool  // the deadline of the last command
 }
 
 // readWithin is how long reading what has arrived may take.
@@ -224,7 +225,8 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 		return 0, c.failed // go-redis overlooks the first error
 	}
 	n, err := c.Conn.Read(buffer)
-	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Now().Add(readWithin)) == nil {
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && !c.isExtended && c.SetReadDeadline(time.Now().Add(readWithin)) == nil {
+		c.isExtended = true
 		n, err = c.Conn.Read(buffer)
 	}
 	if !c.isGreeted {
@@ -249,7 +251,7 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 
 // Write lets Read find out why it failed before the server has greeted: the server may have said so.
 func (c *patientConn) Write(buffer []byte) (int, error) {
-	c.asked = c.dialer.replies.Load()
+	c.asked, c.isExtended = c.dialer.replies.Load(), false
 	n, err := c.Conn.Write(buffer)
 	if err != nil && !c.isGreeted {
 		return len(buffer), nil

@@ -30,6 +30,29 @@ func TestOneLookAtATimeAndNoneAfterTheEnd(t *testing.T) {
 	}
 }
 
+func TestAReplyThatTricklesInHasOneTimeout(t *testing.T) {
+	client, server := net.Pipe()
+	d := &dialer{next: func(context.Context, string, string) (net.Conn, error) { return client, nil }}
+	conn, err := d.open(context.Background(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() {
+		_, _ = server.Read(make([]byte, 1))
+		for err := error(nil); err == nil; time.Sleep(time.Millisecond) {
+			_, err = server.Write([]byte("!"))
+		}
+	}()
+	_, _ = conn.Write([]byte("?"))
+	_ = conn.SetReadDeadline(time.Now())
+	for began := time.Now(); err == nil; {
+		if _, err = conn.Read(make([]byte, 1)); time.Since(began) > time.Second {
+			t.Fatal("it goes on reading")
+		}
+	}
+}
+
 // A slow server has work enough without connections anew.
 func TestIdleConnectionsStayWhileOthersHear(t *testing.T) {
 	var servers []net.Conn

@@ -62,10 +62,11 @@ func newNode(options redis.Options) *node {
 }
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
-// clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. It shares with the program's
-// client neither the handler of notifications nor the settings of maintenance, which a client in use changes.
+// clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. Permits bound its connections
+// but for those that follow redirections or ask for slots. It shares with the program's client neither the handler of notifications
+// nor the settings of maintenance, which a client in use changes.
 func limit(options *redis.Options) *dialer {
-	options.MaxRetries, options.MinIdleConns = -1, 0
+	options.MaxRetries, options.MinIdleConns, options.MaxActiveConns = -1, 0, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
 	options.DialTimeout, options.PoolTimeout, options.PoolSize = rules.ConnectWithin, rules.ConnectWithin, poolSize
 	setNewer(options, `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
@@ -173,7 +174,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	err := c.client.Process(ctx, command)
+	err := c.client.Process(context.WithValue(ctx, followUntil{}, &time.Time{}), command)
 	return command.Val(), cause(err)
 }
 
@@ -208,9 +209,12 @@ func (c *cluster) forgetLeft() {
 }
 
 // failure is the error of a command that go-redis would repeat if it knew what it was.
-type failure struct{ cause error }
+type failure struct {
+	cause error
+	mark  string // before its text, by which go-redis knows it as well
+}
 
-func (f failure) Error() string { return f.cause.Error() }
+func (f failure) Error() string { return f.mark + f.cause.Error() }
 
 // cause returns the error that go-redis got. It heeds the end of a context only before it sends.
 func cause(err error) error {
@@ -253,12 +257,33 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
+// followUntil is the key of the moment at which a call follows no more redirections: one Timeout after the first.
+type followUntil struct{}
+
+// isFollowed returns whether a call that is redirected follows.
+func isFollowed(ctx context.Context) bool {
+	until, ok := ctx.Value(followUntil{}).(*time.Time)
+	if !ok {
+		return true
+	}
+	if end, has := ctx.Deadline(); has && until.IsZero() {
+		*until = end
+	}
+	return until.IsZero() || time.Now().Before(*until)
+}
+
 // see lets go-redis follow redirections, and look for the masters anew after any other error.
 func (n *node) see(ctx context.Context, err error) error {
-	if err == nil || redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") || err == redis.ErrClosed {
+	if err == nil || err == redis.ErrClosed {
 		return err
+	}
+	if redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
+		if isFollowed(ctx) {
+			return err
+		}
+		return failure{err, "redirected for too long: "}
 	}
 	n.dialer.see(err)
 	n.cluster.ReloadState(ctx)
-	return failure{err}
+	return failure{cause: err}
 }
