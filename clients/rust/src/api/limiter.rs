@@ -314,8 +314,11 @@ impl Limiter {
     }
 
     /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
-    /// renews it. The same call again takes nothing more. If [`OnError`](crate::OnError) decides, there is no hold: one
-    /// that the server makes late is ended.
+    /// renews it. The same call again takes nothing more, and the `ttl` begins anew.
+    ///
+    /// If [`OnError`](crate::OnError) decides, or the call is dropped, there is no hold: one that the server makes late is ended,
+    /// unless the same call is made again with this [`Server`]. Where an earlier call made the hold, that may end it too: repeat the
+    /// call until the server decides.
     ///
     /// # Errors
     ///
