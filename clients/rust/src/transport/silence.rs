@@ -96,7 +96,10 @@ impl Transport {
 
     /// Finds out whether the node is away.
     pub(super) async fn look(&self, node: &Arc<Node>) -> bool {
-        let asked = self.ping(node).await;
+        let mut asked = self.ping(node).await;
+        if matches!(asked, Err(Failure::Broken(_))) {
+            asked = self.ping(node).await;
+        }
         match &asked {
             Ok(()) => node.answers(),
             Err(failure) => drop(self.note(node, failure)),
@@ -110,7 +113,7 @@ impl Transport {
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.options.timeout) {
+        if is_due(&node.next_look_us, self.now(), self.options.timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;

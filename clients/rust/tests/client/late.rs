@@ -188,6 +188,38 @@ async fn a_hold_that_no_call_of_its_id_gets_ends() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_left_prolongs_no_outage() {
+    let server = Server::start();
+    let connected = connect(&server);
+    let quick = Limiter::new(&connected.clone().with_retry_every(Duration::ZERO), limit(1, STILL));
+    wait_for("the connection", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
+    server.signal("STOP");
+    assert!(quick.peek("a", 0).await.unwrap().degraded);
+    server.signal("CONT");
+    // The first connects, and the next finds out whether the server is back.
+    let slow = Limiter::new(&connected.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
+    leave(slow.peek("a", 0)).await;
+    wait_for("its turn", SOON, async || {
+        server.signal("STOP");
+        let left = tokio::time::timeout(Duration::from_millis(50), slow.peek("a", 0)).await.is_err();
+        server.signal("CONT");
+        left
+    })
+    .await;
+    wait_for("the server", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
+}
+
+#[tokio::test]
+async fn a_look_whose_connection_is_cut_is_no_outage() {
+    let (server, asked) = failing(First::IsCut("PING"), 1).await;
+    let limiter = Limiter::new(&server.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
+    assert!(!limiter.take("a", 1).await.unwrap().degraded);
+    leave(limiter.take("a", 1)).await;
+    wait_for("another look", SOON, async || asked.try_iter().any(|command| command == "PING")).await;
+    assert!(!limiter.take("a", 1).await.unwrap().degraded);
+}
+
+#[tokio::test]
 async fn a_hold_that_is_settled_for_its_caller_ends_a_remembered_denial() {
     let (server, _asked) = failing(First::IsSilent("TB.HOLD"), 0).await;
     let server = server.with_retry_every(Duration::from_millis(1));
