@@ -68,7 +68,7 @@ impl Transport {
     pub(super) async fn listen_long<T>(
         &self,
         node: &Arc<Node>,
-        link: &Link,
+        link: &Arc<Link>,
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
@@ -85,6 +85,7 @@ impl Transport {
                 return Ok(value);
             }
             self.look_at_sentinels(node);
+            self.look_at_replaced(node, link).await;
             if link.is_left.load(Ordering::Relaxed) {
                 return Err(Failure::Broken(io::Error::from(io::ErrorKind::ConnectionAborted).into()));
             }
@@ -92,6 +93,27 @@ impl Transport {
                 return Err(Failure::Silent(self.options.timeout));
             }
         }
+    }
+
+    /// Finds out whether calls may go on to wait on a link that another has replaced. One connection that was closed says
+    /// nothing about the others: they keep their turns. One such look is enough at a time.
+    async fn look_at_replaced(&self, node: &Arc<Node>, link: &Arc<Link>) {
+        let next = node.link();
+        if !Arc::ptr_eq(link, &next) && !node.is_away() && is_due(&link.next_look_us, self.now(), PULSE) {
+            let is_left = link.is_behind(&next) || self.is_forgotten(node, link).await;
+            link.is_left.fetch_or(is_left, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether its connection is silent, and not the server: a box on the way has forgotten it, and so those of calls
+    /// that wait.
+    async fn is_forgotten(&self, node: &Arc<Node>, link: &Link) -> bool {
+        let Some(Ok(mut connection)) = link.shared.get().cloned() else { return false };
+        let ping = redis::cmd("PING");
+        let mut pong = Box::pin(connection.send_packed_command(&ping));
+        self.listen(node, &mut pong).await.is_err()
+            && !self.look(node).await
+            && timeout(LATE, &mut pong).await.is_none()
     }
 
     /// Finds out whether the node is away.
