@@ -179,8 +179,10 @@ impl Limiter {
             let transport = &caller.server.transport;
             let give = Request::one("TB.GIVE", caller.key(name), limit, cost);
             let came_back = || caller.came_back_later(&[Part::new(name, limit, cost)]);
-            let leaves =
-                guard((), |()| transport.send_once((!decision.degraded).then_some(give), came_back()));
+            let leaves = guard((), |()| match decision.degraded {
+                true => drop(caller.server.decide_locally(&give)),
+                false => transport.send_once(Some(give), came_back()),
+            });
             transport.clock().sleep(wait).await;
             ScopeGuard::into_inner(leaves);
         }

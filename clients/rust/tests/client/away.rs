@@ -60,6 +60,16 @@ async fn what_is_no_server_is_an_error_of_one_line() {
 }
 
 #[tokio::test]
+async fn a_wait_that_is_left_gives_its_tokens_back_here() {
+    let server = tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap();
+    let limiter = Limiter::new(&server, limit(2, STILL));
+    assert_eq!(limiter.take("a", 2).await.unwrap().remaining, 0);
+    let wait = limiter.wait("a", 1, Duration::from_secs(3600));
+    assert!(tokio::time::timeout(Duration::from_millis(10), wait).await.is_err());
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 0);
+}
+
+#[tokio::test]
 async fn a_server_that_hangs_is_asked_no_more_often_than_wanted() {
     logs::listen();
     let server = Server::start();
