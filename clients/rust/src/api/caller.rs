@@ -130,6 +130,8 @@ impl Caller {
         if let Some(ttl) = how.begins.filter(|ttl| !(Duration::from_millis(1)..=LONGEST).contains(ttl)) {
             return Err(Error::BadArgument(format!("ttl: {ttl:?} is not from 1 ms to 30 days")));
         }
+        // What waits to end the hold of an earlier call would end this one.
+        let is_again = how.ends_late && self.server.call_off(request).await;
         // A hold that the server may have, and that no caller gets.
         let doubt = how.begins.and_then(|ttl| {
             let settle = request.to_end()?;
@@ -139,7 +141,7 @@ impl Caller {
         });
         let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
-        let mut is_in_doubt = false;
+        let mut is_in_doubt = is_again;
         let answer = self.server.transport.ask_noting(asked, max_wait, &mut is_in_doubt).await;
         if let Some(sent) = how.sent {
             let is_there = is_in_doubt || matches!(answer, Ok(Answer::Reply(_)));
@@ -160,7 +162,7 @@ impl Caller {
             }
         };
         let is_kept = |decision: &JointDecision| match how.ends_late {
-            true => !decision.binding.degraded,
+            true => !decision.binding.degraded && (decision.allowed() || !is_again),
             false => decision.allowed(),
         };
         if let (Some(doubt), false) = (doubt, is_in_doubt && !decision.as_ref().is_ok_and(is_kept)) {

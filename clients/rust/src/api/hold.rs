@@ -61,6 +61,8 @@ pub(crate) struct Inner {
     sent: Sent,
     /// Set once the server has had the hold.
     is_known: AtomicBool,
+    /// Set once this process may have it as well.
+    is_local: AtomicBool,
     is_lost: watch::Sender<bool>,
     /// Each part with what was used of it.
     used: Mutex<Vec<Part>>,
@@ -88,6 +90,7 @@ impl Hold {
             used: Mutex::new(parts.iter().map(unreported).collect()),
             sent: Sent::default(),
             is_known: AtomicBool::new(false),
+            is_local: AtomicBool::new(false),
             is_lost: watch::Sender::new(false),
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
@@ -221,6 +224,7 @@ impl Inner {
         }
         last.clone_from(&decision);
         drop(last);
+        self.is_local.fetch_or(decision.binding.degraded, Ordering::Relaxed);
         if !decision.binding.degraded {
             self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
             if renews && !decision.allowed() {
@@ -320,8 +324,7 @@ impl Inner {
                 self.caller.decide("TB.CHARGE", Vec::new(), charged, How::default()).await?;
             }
         }
-        if locked(&self.decision).binding.degraded {
-            // It is held here as well.
+        if self.is_local.load(Ordering::Relaxed) {
             self.caller.server.decide_locally(&self.settlement(parts)?)?;
         }
         Ok(())

@@ -179,8 +179,10 @@ impl Limiter {
             let transport = &caller.server.transport;
             let give = Request::one("TB.GIVE", caller.key(name), limit, cost);
             let came_back = || caller.came_back(&[Part::new(name, limit, cost)]);
-            let leaves =
-                guard((), |()| transport.send_once((!decision.degraded).then_some(give), came_back()));
+            let leaves = guard((), |()| match decision.degraded {
+                true => drop(caller.server.decide_locally(&give)),
+                false => transport.send_once(Some(give), came_back()),
+            });
             transport.clock().sleep(wait).await;
             ScopeGuard::into_inner(leaves);
         }
@@ -314,8 +316,11 @@ impl Limiter {
     }
 
     /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
-    /// renews it. The same call again takes nothing more. If [`OnError`](crate::OnError) decides, there is no hold: one
-    /// that the server makes late is ended.
+    /// renews it. The same call again takes nothing more, and the `ttl` begins anew.
+    ///
+    /// If [`OnError`](crate::OnError) decides, or the call is dropped, there is no hold: one that the server makes late is ended,
+    /// unless the same call is made again with this [`Server`]. Where an earlier call made the hold, that may end it too: repeat the
+    /// call until the server decides.
     ///
     /// # Errors
     ///

@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
+use crate::api::unsettled::Late;
 #[cfg(feature = "fake")]
 use crate::local::fake::Fake;
 use crate::local::limiter::LocalLimiter;
@@ -48,6 +49,7 @@ pub(super) struct Shared {
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
     pub(super) unsettled: Arc<Semaphore>,
+    pub(super) late: Mutex<Vec<Arc<Late>>>,
 }
 
 impl Server {
@@ -95,6 +97,7 @@ impl Server {
             local: Mutex::new(LocalLimiter::bounded()),
             degraded: AtomicU64::new(0),
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
+            late: Mutex::default(),
         };
         Self { transport: Transport::new(first, cluster, clock), shared: Arc::new(shared) }
     }

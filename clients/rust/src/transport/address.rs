@@ -50,12 +50,17 @@ pub(crate) fn timed_out() -> RedisError {
     io::Error::new(io::ErrorKind::TimedOut, "connecting takes longer than the timeout").into()
 }
 
-/// Explains why a task that connects did not end. With the features of TLS alone, rustls has no cryptography and panics.
+/// Explains why a task that connects did not end. With the features of TLS alone, rustls has no cryptography and panics. So does
+/// tokio if it can start no thread that looks up a name.
 pub(crate) fn unfinished(error: JoinError) -> RedisError {
-    if !error.is_panic() {
-        return timed_out();
+    let Ok(panic) = error.try_into_panic() else { return timed_out() };
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason");
+    if text.contains("CryptoProvider") {
+        let advice = "the driver panicked; TLS by rustls needs the crate rustls too";
+        return (ErrorKind::InvalidClientConfig, advice).into();
     }
-    (ErrorKind::InvalidClientConfig, "the driver panicked; TLS by rustls needs the crate rustls too").into()
+    io::Error::other(format!("the driver panicked: {text}")).into()
 }
 
 /// Replaces an error that quotes the password: a server that lacks a command replies with its arguments.

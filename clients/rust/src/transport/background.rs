@@ -1,9 +1,9 @@
 //! The thread that carries connections, whatever runtimes callers have.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{poll_fn, Future};
 use std::io;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::{pin, Pin};
 use std::sync::{mpsc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::{Context, Poll};
@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use redis::RedisResult;
 use scopeguard::{guard, ScopeGuard};
 use tokio::runtime::{self, Builder, Handle, Runtime};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, Semaphore};
 use tokio::task::{yield_now, JoinHandle};
 use tokio::time::{sleep_until, Sleep};
 
 use crate::transport::address::unfinished;
+use crate::transport::locked::locked;
 
 /// Empty until the first call, and while no thread can be started: each call tries.
 static BACKGROUND: OnceLock<Background> = OnceLock::new();
@@ -45,6 +46,10 @@ pub(crate) enum Role {
 
 /// The runtime of threads.
 static OF_THREADS: Mutex<Option<Runtime>> = Mutex::new(None);
+
+/// Work that may wait, for the next thread that runs such work.
+static BLOCKING: Mutex<VecDeque<Box<dyn FnOnce() + Send>>> = Mutex::new(VecDeque::new());
+static BLOCKING_THREADS: Semaphore = Semaphore::const_new(512);
 
 /// The longest time that a timer runs. Longer options count as this.
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -130,12 +135,26 @@ pub(crate) fn runs_tasks() -> bool {
     matches!(ROLE.get(), Role::Tasks)
 }
 
-/// Runs work on a thread of its own. It may wait for a call, as a hook of a renewal may.
+/// Runs work on another thread, in the order in which it came. It may wait for a call, as a hook of a renewal may. If no thread
+/// can be started, the next one runs it.
 pub(crate) fn run_blocking(work: impl FnOnce() + Send + 'static) {
-    if let Ok(handle) = handle() {
-        // tokio panics if no thread can be started, and runs the work by the next one.
-        let _ = catch_unwind(AssertUnwindSafe(|| handle.spawn_blocking(work)));
-    }
+    locked(&BLOCKING).push_back(Box::new(work));
+    // At most as many as tokio would start, which panics if it can start none.
+    let Ok(thread) = BLOCKING_THREADS.try_acquire() else { return };
+    let run = move || {
+        // As on tokio's threads, a hook may start tasks.
+        let handle = handle();
+        let _entered = handle.as_ref().map(Handle::enter);
+        while let Some(work) = next_blocking() {
+            work();
+        }
+        drop(thread);
+    };
+    let _ = thread::Builder::new().spawn(run);
+}
+
+fn next_blocking() -> Option<Box<dyn FnOnce() + Send>> {
+    locked(&BLOCKING).pop_front()
 }
 
 /// Logs. The background thread starts another one for it, because a logger may ask a limiter; returns what ends once that

@@ -1,6 +1,6 @@
 //! The connections to a server.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::aio::MultiplexedConnection as Connection;
@@ -31,8 +31,10 @@ pub(crate) struct Link {
     pub(super) connecting: Semaphore,
     /// Where the sentinels say that the master is.
     master: OnceLock<String>,
-    /// Set once they say that it is elsewhere.
+    /// Set once no call may wait on it any longer: the master is elsewhere, or it is forgotten on the way.
     pub(super) is_left: AtomicBool,
+    /// When a call that waits may look again at a link that was replaced.
+    pub(super) next_look_us: AtomicU64,
 }
 
 impl Link {
@@ -45,6 +47,7 @@ impl Link {
             connecting: Semaphore::new(MOST_CONNECTING),
             master: OnceLock::new(),
             is_left: AtomicBool::new(false),
+            next_look_us: AtomicU64::new(0),
         })
     }
 
@@ -54,6 +57,11 @@ impl Link {
         let is_elsewhere = *self.master.get_or_init(|| master.clone()) != master;
         self.is_left.fetch_or(is_elsewhere, Ordering::Relaxed);
         is_elsewhere
+    }
+
+    /// Returns whether the link that took its place leads to another master.
+    pub(super) fn is_behind(&self, next: &Self) -> bool {
+        self.master.get().zip(next.master.get()).is_some_and(|(own, next)| own != next)
     }
 
     /// Keeps a connection for the next call that waits.

@@ -70,7 +70,7 @@ impl Transport {
     pub(super) async fn listen_long<T>(
         &self,
         node: &Arc<Node>,
-        link: &Link,
+        link: &Arc<Link>,
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
@@ -87,6 +87,7 @@ impl Transport {
                 return Ok(value);
             }
             self.look_at_sentinels(node);
+            self.look_at_replaced(node, link).await;
             if link.is_left.load(Ordering::Relaxed) {
                 return Err(Failure::Broken(io::Error::from(io::ErrorKind::ConnectionAborted).into()));
             }
@@ -96,9 +97,33 @@ impl Transport {
         }
     }
 
+    /// Finds out whether calls may go on to wait on a link that another has replaced. One connection that was closed says
+    /// nothing about the others: they keep their turns. One such look is enough at a time.
+    async fn look_at_replaced(&self, node: &Arc<Node>, link: &Arc<Link>) {
+        let next = node.link();
+        if !Arc::ptr_eq(link, &next) && !node.is_away() && is_due(&link.next_look_us, self.now(), PULSE) {
+            let is_left = link.is_behind(&next) || self.is_forgotten(node, link).await;
+            link.is_left.fetch_or(is_left, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether its connection is silent, and not the server: a box on the way has forgotten it, and so those of calls
+    /// that wait.
+    async fn is_forgotten(&self, node: &Arc<Node>, link: &Link) -> bool {
+        let Some(Ok(mut connection)) = link.shared.get().cloned() else { return false };
+        let ping = redis::cmd("PING");
+        let mut pong = Box::pin(connection.send_packed_command(&ping));
+        self.listen(node, &mut pong).await.is_err()
+            && !self.look(node).await
+            && timeout(LATE, &mut pong).await.is_none()
+    }
+
     /// Finds out whether the node is away.
     pub(super) async fn look(&self, node: &Arc<Node>) -> bool {
-        let asked = self.ping(node).await;
+        let mut asked = self.ping(node).await;
+        if matches!(asked, Err(Failure::Broken(_))) {
+            asked = self.ping(node).await;
+        }
         match &asked {
             Ok(()) => node.answers(),
             Err(failure) => drop(self.note(node, failure)),
@@ -112,7 +137,7 @@ impl Transport {
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.options.timeout) {
+        if is_due(&node.next_look_us, self.now(), self.options.timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;

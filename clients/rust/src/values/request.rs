@@ -206,6 +206,15 @@ impl Request {
         Some(end)
     }
 
+    /// Returns whether it has the id of that hold, and its buckets.
+    pub(crate) fn ends(&self, hold: &Self) -> bool {
+        self.before.last() == hold.before.last() && self.keys() == hold.keys()
+    }
+
+    fn keys(&self) -> HashSet<&str> {
+        self.buckets.iter().map(|bucket| bucket.name.as_str()).collect()
+    }
+
     /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
     fn name(&self) -> &'static str {
         match (self.operation, self.buckets.len()) {

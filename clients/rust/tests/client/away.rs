@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
@@ -9,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, limit, limiter, logs, patient, until, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() {
@@ -55,6 +57,16 @@ async fn what_is_no_server_is_an_error_of_one_line() {
     let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().on_error(OnError::Error));
     let error = limiter.take("a", 1).await.unwrap_err().to_string();
     assert!(!error.contains('\n'), "{error}");
+}
+
+#[tokio::test]
+async fn a_wait_that_is_left_gives_its_tokens_back_here() {
+    let server = tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap();
+    let limiter = Limiter::new(&server, limit(2, STILL));
+    assert_eq!(limiter.take("a", 2).await.unwrap().remaining, 0);
+    let wait = limiter.wait("a", 1, Duration::from_secs(3600));
+    assert!(tokio::time::timeout(Duration::from_millis(10), wait).await.is_err());
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 0);
 }
 
 #[tokio::test]
@@ -143,6 +155,49 @@ fn a_process_that_was_suspended_waits_for_its_replies() {
     };
     // On a slow machine the call may be over before it is suspended.
     assert!((0..3).any(|_| is_decided()));
+}
+
+/// Runs itself once more, in a process that cannot start a thread when it connects by a name and when it reports a renewal.
+/// There a panic ends it, as in a program that is built so.
+#[test]
+fn a_process_that_starts_no_more_threads_goes_on() {
+    if std::env::var_os("NO_MORE_THREADS").is_none() {
+        let words = ["--exact", "away::a_process_that_starts_no_more_threads_goes_on", "--test-threads=1"];
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let done = alone.args(words).env("NO_MORE_THREADS", "1").output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&[done.stdout, done.stderr].concat()));
+        return;
+    }
+    let server = Server::start();
+    let (decided, decisions) = mpsc::channel();
+    let options = Options::new().on_decision(move |_, _, decision, _| _ = decided.send(decision.degraded));
+    let holds = sync::Limiter::with_options(&patient(&server), limit(1, "0"), options);
+    let hold = holds.hold("a", 1, Duration::from_millis(300)).unwrap();
+    let by_name = format!("redis://localhost:{}", server.port);
+    let policies = [OnError::Local, OnError::Open, OnError::Closed].map(|policy| {
+        let server = tokenbucket_client::Server::connect(&*by_name).unwrap();
+        sync::Limiter::with_options(&server, limit(10, STILL), Options::new().on_error(policy))
+    });
+    // Less than a stack.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
+    let size: u64 = size.unwrap().parse().unwrap();
+    let most = |bytes: &str| {
+        let words = [format!("--as={bytes}:"), format!("--pid={}", std::process::id())];
+        assert!(Command::new("prlimit").args(words).status().unwrap().success());
+    };
+    most(&((size + 1024) << 10).to_string());
+    assert!(thread::Builder::new().spawn(|| ()).is_err());
+    for limiter in &policies {
+        assert!(limiter.take("a", 1).unwrap().degraded);
+    }
+    std::panic::set_hook(Box::new(|_| std::process::abort()));
+    let renewed = calls(&server, "tb.renew");
+    until("renewals", || calls(&server, "tb.renew") >= renewed + 2);
+    most("unlimited");
+    until("it asks", || !policies[0].take("a", 1).unwrap().degraded);
+    assert_eq!(decisions.iter().take(4).collect::<Vec<_>>(), [false; 4], "none is forgotten");
+    assert!(!hold.is_lost());
 }
 
 /// Runs itself once more, in a process whose threads would need more memory than there is.

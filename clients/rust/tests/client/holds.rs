@@ -84,6 +84,24 @@ async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
     assert_eq!(remaining(&limiter, "a").await, 7, "and is no longer thought to be away");
 }
 
+/// Also what this process held meanwhile.
+#[tokio::test]
+async fn a_hold_that_the_server_took_on_ends_here_as_well() {
+    let server = Server::start();
+    let limiter = Limiter::new(&connect(&server), limit(1, "0"));
+    wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+    server.signal("STOP");
+    let hold = limiter.hold("a", 1, 10 * BRIEF).await.unwrap();
+    assert!(hold.decision().binding.degraded);
+    server.signal("CONT");
+    wait_for("a renewal", SOON, async || !hold.decision().binding.degraded).await;
+    hold.settle().await.unwrap();
+    server.signal("STOP");
+    let again = limiter.hold("a", 1, LONG).await;
+    server.signal("CONT");
+    assert!(again.unwrap().decision().binding.degraded);
+}
+
 fn alternatives<const EACH: usize>(of: [[(&str, f64); EACH]; 2]) -> [Vec<Part>; 2] {
     let slot = limit(1, "0");
     of.map(|parts| parts.map(|(which, amount)| Part::new(format!("{{x}}:{which}"), &slot, amount)).to_vec())

@@ -1,13 +1,13 @@
 //! Holds that come when their callers no longer wait, calls from many runtimes, and hooks that wait or panic.
 
-use std::future::pending;
+use std::future::{pending, Future};
 use std::mem::take;
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{sync, Error, Limiter, Options, Part};
+use tokenbucket_client::{sync, Error, Limiter, OnError, Options, Part};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpListener;
 
@@ -113,6 +113,110 @@ async fn a_hold_in_doubt_is_settled_again() {
         })
         .await;
     }
+}
+
+/// Sends a call, and leaves before its reply.
+async fn leave<T>(call: impl Future<Output = T>) {
+    tokio::select! {
+        biased;
+        _ = call => {}
+        () = tokio::task::yield_now() => {}
+    }
+}
+
+fn holds(server: &Server, key: &str) -> usize {
+    ask::<Vec<Value>>(server, &["TB.HOLDS", key]).len()
+}
+
+#[tokio::test]
+async fn a_hold_that_is_made_again_under_its_id_stays() {
+    let server = Server::start();
+    // None: no outage, and the caller leaves.
+    let outages = [None, Some(OnError::Local), Some(OnError::Closed), Some(OnError::Error)];
+    for (name, outage) in ["a", "b", "c", "d"].into_iter().zip(outages) {
+        let options = Options::new().on_error(outage.unwrap_or_default());
+        let limiter = Limiter::with_options(&connect(&server), limit(1, "0"), options);
+        let parts = [Part::new(name, limiter.limit(), 1)];
+        let is_held = async || {
+            let held = limiter.hold_as("id", &parts, LONG).await;
+            held.is_ok_and(|held| held.allowed() && !held.binding.degraded)
+        };
+        wait_for("the connection", SOON, async || {
+            limiter.peek(name, 0).await.is_ok_and(|peek| !peek.degraded)
+        })
+        .await;
+        if outage.is_some() {
+            server.signal("STOP");
+            assert!(!is_held().await);
+            server.signal("CONT");
+        } else {
+            leave(is_held()).await;
+        }
+        wait_for("the hold", SOON, is_held).await;
+    }
+    // Twice as long as it takes until a hold in doubt has been settled twice.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for name in ["a", "b", "c", "d"] {
+        assert_eq!(holds(&server, &format!("tb:{name}")), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_no_call_of_its_id_gets_ends() {
+    let server = Server::start();
+    let limiter = Limiter::new(&connect(&server), limit(1, "0"));
+    let parts = [Part::new("a", limiter.limit(), 1)];
+    let hold = || limiter.hold_as("id", &parts, LONG);
+    wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+    server.signal("STOP");
+    // The first is sent, and the second waits for the settlement that is under way.
+    for _ in 0..2 {
+        drop(tokio::time::timeout(Duration::from_millis(30), hold()).await);
+    }
+    server.signal("CONT");
+    let is_settled = async || calls(&server, "tb.hold:") >= 1 && holds(&server, "tb:a") == 0;
+    wait_for("the settlement", SOON, is_settled).await;
+
+    // Denied, and the first call may still come.
+    let (server, asked) = failing(First::IsSilent("TB.HOLD"), 0).await;
+    let limiter = Limiter::new(&server.with_retry_every(Duration::from_millis(1)), limit(1, "0"));
+    let is_denied = async || !limiter.hold_as("id", &parts, LONG).await.unwrap().binding.degraded;
+    assert!(!is_denied().await);
+    wait_for("a denial", SOON, is_denied).await;
+    asked.try_iter().for_each(drop);
+    wait_for("its end", SOON, async || asked.try_iter().any(|command| command == "TB.SETTLE")).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_left_prolongs_no_outage() {
+    let server = Server::start();
+    let connected = connect(&server);
+    let quick = Limiter::new(&connected.clone().with_retry_every(Duration::ZERO), limit(1, STILL));
+    wait_for("the connection", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
+    server.signal("STOP");
+    assert!(quick.peek("a", 0).await.unwrap().degraded);
+    server.signal("CONT");
+    // The first connects, and the next finds out whether the server is back.
+    let slow = Limiter::new(&connected.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
+    leave(slow.peek("a", 0)).await;
+    wait_for("its turn", SOON, async || {
+        server.signal("STOP");
+        let left = tokio::time::timeout(Duration::from_millis(50), slow.peek("a", 0)).await.is_err();
+        server.signal("CONT");
+        left
+    })
+    .await;
+    wait_for("the server", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
+}
+
+#[tokio::test]
+async fn a_look_whose_connection_is_cut_is_no_outage() {
+    let (server, asked) = failing(First::IsCut("PING"), 1).await;
+    let limiter = Limiter::new(&server.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
+    assert!(!limiter.take("a", 1).await.unwrap().degraded);
+    leave(limiter.take("a", 1)).await;
+    wait_for("another look", SOON, async || asked.try_iter().any(|command| command == "PING")).await;
+    assert!(!limiter.take("a", 1).await.unwrap().degraded);
 }
 
 #[tokio::test]

@@ -163,6 +163,12 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
 /// As after a planned failover: for seconds the old master does not know.
 #[tokio::test]
 async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
+    for is_cut in [false, true] {
+        follows_the_sentinels(is_cut).await;
+    }
+}
+
+async fn follows_the_sentinels(is_cut: bool) {
     let masters = [servers::Server::start(), servers::Server::start()];
     let sentinel = Sentinel::of(&masters[0]);
     let limiter = of_master("redis://mymaster", &[sentinel.url()]);
@@ -173,6 +179,12 @@ async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
     let call = tokio::spawn(async move { waiting.take("a", 1).await });
     let waits = |master| stat(master, "tokenbucket_waiting") == 1;
     wait_for("the wait", TIMEOUT, async || waits(&masters[0])).await;
+    if is_cut {
+        // The other connection: that of the wait is not told where the calls are now.
+        let list: String = ask(&masters[0], &["CLIENT", "LIST"]);
+        let shared = list.lines().find(|line| line.to_lowercase().contains("cmd=tb.take")).unwrap();
+        ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", shared.split(['=', ' ']).nth(1).unwrap()]);
+    }
     assert!(limiter.take("b", 1).await.unwrap().allowed);
     assert_eq!(calls(&masters[1], "tb.take"), 1);
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{copy_bidirectional, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter, logs, patient, stat};
+use crate::{connect, limit, limiter, logs, patient, stat};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
@@ -81,9 +82,7 @@ async fn a_wait_that_was_cut_off_goes_on() {
     for kills in 0..4 {
         let call = take(&server, &limiter).await;
         for _ in 0..kills.max(1) {
-            let clients: String = ask(&server, &["CLIENT", "LIST"]);
-            let blocked = clients.lines().find(|line| line.to_lowercase().contains("cmd=tb.btake"));
-            let id = blocked.expect("a client that waits").split(['=', ' ']).nth(1).unwrap();
+            let id = &id_of(&server, "tb.btake").expect("a client that waits");
             let gave_up = stat(&server, "tokenbucket_gave_up_waiting");
             let cut =
                 if kills > 0 { ["CLIENT", "KILL", "ID", id] } else { ["CLIENT", "UNBLOCK", id, "ERROR"] };
@@ -95,6 +94,102 @@ async fn a_wait_that_was_cut_off_goes_on() {
         let granted = call.await.unwrap().unwrap();
         assert!(granted.allowed && !granted.degraded, "{granted:?}");
     }
+}
+
+/// A box between here and a server, and what makes it forget the connections that there are.
+async fn forgetful(server: &Server) -> (tokenbucket_client::Server, watch::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let (to, forget) = (server.port, watch::Sender::new(()));
+    let forgets = forget.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut forgotten = forgets.subscribe();
+            tokio::spawn(async move {
+                let Ok(mut server) = TcpStream::connect(("127.0.0.1", to)).await else { return };
+                tokio::select! {
+                    _ = copy_bidirectional(&mut client, &mut server) => {}
+                    _ = forgotten.changed() => pending().await,
+                }
+            });
+        }
+    });
+    (tokenbucket_client::Server::connect(url).unwrap(), forget)
+}
+
+/// Tries it three times: on a busy machine a server may be silent for its timeout, and the policy decides on the wait.
+async fn once_of_three(mut holds: impl AsyncFnMut() -> bool) {
+    assert!(holds().await || holds().await || holds().await);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_forgotten_on_the_way_goes_on() {
+    once_of_three(async || {
+        let server = Server::start();
+        let (connected, forget) = forgetful(&server).await;
+        let limiter = Limiter::new(&connected, limit(1, STILL));
+        empty(&server);
+        let call = take(&server, &limiter).await;
+        forget.send(()).unwrap();
+        wait_for("a connection anew", SOON, async || !limiter.peek("b", 0).await.unwrap().degraded).await;
+        let began = Instant::now();
+        while stat(&server, "tokenbucket_waiting") < 2 {
+            if began.elapsed() > Duration::from_secs(5) {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // The first is granted to the connection that is forgotten.
+        for _ in 0..2 {
+            give(&server);
+        }
+        let granted = call.await.unwrap().unwrap();
+        granted.allowed && !granted.degraded
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_keeps_its_turn_when_another_connection_fails() {
+    for is_slow in [false, true] {
+        once_of_three(async || keeps_its_turn(is_slow).await).await;
+    }
+}
+
+async fn keeps_its_turn(is_slow: bool) -> bool {
+    let server = Server::start();
+    // Less than the time between two looks.
+    let timeout = Duration::from_millis(300);
+    let limiter = Limiter::new(&connect(&server).with_timeout(timeout), limit(1, STILL));
+    let is_there = async || !limiter.peek("b", 0).await.unwrap().degraded;
+    wait_for("the connection", SOON, is_there).await;
+    empty(&server);
+    let call = take(&server, &limiter).await;
+    let waits = id_of(&server, "tb.btake");
+    wait_for("the connection", SOON, is_there).await;
+    if is_slow {
+        server.signal("STOP");
+        assert!(!is_there().await);
+        server.signal("CONT");
+    } else {
+        ask::<u64>(&server, &["CLIENT", "KILL", "ID", &id_of(&server, "tb.peek").unwrap()]);
+    }
+    // More than two looks.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1500) {
+        is_there().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let keeps = id_of(&server, "tb.btake") == waits;
+    give(&server);
+    call.await.unwrap().unwrap().allowed && keeps
+}
+
+/// The connection whose last command that is.
+fn id_of(server: &Server, command: &str) -> Option<String> {
+    let clients: String = ask(server, &["CLIENT", "LIST"]);
+    let is_it = |line: &&str| line.to_lowercase().contains(&format!("cmd={command}"));
+    clients.lines().find(is_it)?.split(['=', ' ']).nth(1).map(str::to_owned)
 }
 
 #[tokio::test]
