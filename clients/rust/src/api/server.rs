@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
-use crate::api::unsettled::Late;
+use crate::api::late::Late;
 #[cfg(feature = "fake")]
 use crate::local::fake::Fake;
 use crate::local::limiter::LocalLimiter;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use scopeguard::guard;
 use tokio::sync::watch;
 
+use crate::api::late::{Late, Step};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
 use crate::transport::background::{timeout, warn};
@@ -15,30 +16,6 @@ use crate::values::Request;
 
 const LOG: &str = "tokenbucket_client::hold";
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
-
-/// A settlement that is sent later, unless a call that makes the hold again calls it off.
-pub(super) struct Late {
-    settle: Request,
-    step: watch::Sender<Step>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Step {
-    Pauses,
-    /// It may reach the server at any moment.
-    IsSent,
-    IsCalledOff,
-}
-
-impl Late {
-    fn is_at(&self, step: Step) -> bool {
-        *self.step.borrow() == step
-    }
-
-    async fn called_off(&self) {
-        let _ = self.step.subscribe().wait_for(|step| *step == Step::IsCalledOff).await;
-    }
-}
 
 impl Server {
     /// Calls off what waits to end this hold, and returns whether anything did: then the caller ends it if it gets no hold
