@@ -49,9 +49,11 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 2)) // refused for no longer than the server said
 }
 
-func TestABatchThatIsFetchedWhileItsLimiterClosesGoesBack(t *testing.T) {
-	fake, fetched, let := tokenbuckettest.NewServer(), make(chan bool), make(chan bool)
-	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+// fetching returns a limiter whose batch was fetched for a take of one token, and arrives once it is let.
+func fetching() (limits *tokenbucket.Server, limiter *tokenbucket.Limiter, let chan bool, taken chan tokenbucket.Decision) {
+	fake, fetched := tokenbuckettest.NewServer(), make(chan bool)
+	let, taken = make(chan bool), make(chan tokenbucket.Decision, 1)
+	limits = tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
 		reply, err := fake.Do(ctx, args...)
 		if args[0] == "TB.TAKEUPTO" {
 			fetched <- true
@@ -59,13 +61,17 @@ func TestABatchThatIsFetchedWhileItsLimiterClosesGoesBack(t *testing.T) {
 		}
 		return reply, err
 	}))
-	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
-	taken := make(chan tokenbucket.Decision, 1)
+	limiter = tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
 	go func() {
 		decision, _ := limiter.Take(ctx, "a", 1)
 		taken <- decision
 	}()
 	<-fetched
+	return limits, limiter, let, taken
+}
+
+func TestABatchThatIsFetchedWhileItsLimiterClosesGoesBack(t *testing.T) {
+	_, limiter, let, taken := fetching()
 	waits := &waitedOn{Context: ctx, let: let}
 	if err := limiter.Close(waits); err != nil {
 		t.Fatal(err)
@@ -96,22 +102,7 @@ func (w *waitedOn) Done() <-chan struct{} {
 
 // What was fetched before a reset is none of the full bucket.
 func TestABatchThatIsFetchedDuringAResetIsDropped(t *testing.T) {
-	fake, fetched, let := tokenbuckettest.NewServer(), make(chan bool), make(chan bool)
-	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
-		reply, err := fake.Do(ctx, args...)
-		if args[0] == "TB.TAKEUPTO" {
-			fetched <- true
-			<-let
-		}
-		return reply, err
-	}))
-	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
-	taken := make(chan tokenbucket.Decision)
-	go func() {
-		decision, _ := limiter.Take(ctx, "a", 1)
-		taken <- decision
-	}()
-	<-fetched
+	limits, limiter, let, taken := fetching()
 	if err := limiter.Reset(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
