@@ -22,6 +22,9 @@ pub(crate) enum Answer {
     Lost(Arc<Node>),
 }
 
+/// How many nodes a call asks who has its slot. The next call asks others, once a look found which nodes have left.
+const MOST_ASKED_ABOUT_A_SLOT: usize = 4;
+
 /// A request on its way.
 struct Call<'a> {
     request: &'a Request,
@@ -38,6 +41,15 @@ struct Call<'a> {
     is_again: bool,
     /// Says that it finds out whether a node that was away is back.
     is_trial: bool,
+}
+
+impl Call<'_> {
+    /// Returns whether to ask a further node, when this one knows of none with the slot. One that was asked before was named by
+    /// another: none knows better.
+    fn may_ask_another(&self) -> bool {
+        let was_asked = self.left.iter().any(|one| Arc::ptr_eq(one, &self.node));
+        !was_asked && self.left.len() < MOST_ASKED_ABOUT_A_SLOT
+    }
 }
 
 impl Transport {
@@ -235,7 +247,7 @@ impl Transport {
                 self.look_at_slots();
             }
             // A node that has left says so of every slot: another may know who has this one.
-            Some("CLUSTERDOWN") if failure.is_unserved() && call.left.len() < MOST_REDIRECTIONS as usize => {
+            Some("CLUSTERDOWN") if failure.is_unserved() && call.may_ask_another() => {
                 self.look_at_slots();
                 call.left.push(call.node.clone());
                 let cluster = self.shared.cluster.as_ref();

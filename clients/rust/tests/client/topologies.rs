@@ -79,6 +79,28 @@ async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
     }
 }
 
+/// The others say that it has the slot.
+#[tokio::test]
+async fn a_slot_that_its_node_has_given_up_is_asked_for_in_no_circle() {
+    let cluster = Cluster::start();
+    for node in &cluster.nodes {
+        ask::<()>(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
+    let name = name_on(&cluster, 0);
+    assert!(!limiter.take(&name, 1).await.unwrap().degraded);
+    let slot: u64 = ask(&cluster.nodes[0], &["CLUSTER", "KEYSLOT", &format!("tb:{name}")]);
+    ask::<()>(&cluster.nodes[0], &["CLUSTER", "DELSLOTS", &slot.to_string()]);
+    let sent = || cluster.nodes.iter().map(|node| calls(node, "tb.take")).sum::<u64>();
+    let before = sent();
+    for _ in 0..10 {
+        assert!(limiter.take(&name, 1).await.unwrap().degraded, "the policy decides");
+    }
+    let sent = sent() - before;
+    assert!((10..=40).contains(&sent), "{sent} commands of 10 takes");
+}
+
 #[tokio::test]
 async fn a_node_that_never_answered_delays_one_call() {
     let cluster = Cluster::start();
