@@ -31,6 +31,9 @@ const BYTES_OF_REQUEST: usize = 16 << 10;
 /// A head with its body beyond this holds memory even if it arrives at once.
 const SMALL_BYTES: usize = 8 << 10;
 
+/// The server and the router copy the method, whose length nothing else bounds.
+const COPIES_OF_METHOD: usize = 5;
+
 /// Bytes that a header holds beside its name and value. HTTP/2 sends one in a single byte.
 const BYTES_OF_HEADER: usize = 104;
 
@@ -139,10 +142,17 @@ impl<B> Arriving<B> {
     /// Refuses the request if there is no memory for its head.
     pub(super) fn new(request: Request<B>, held: Arc<Held>) -> Request<Self> {
         let mut arrived = Arrived::default();
-        let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-        arrived.note(path.saturating_add(bytes_of(request.headers())), false, || held.clone());
+        arrived.note(bytes_of_head(&request), false, || held.clone());
         request.map(|body| Self { body, held, arrived })
     }
+}
+
+fn bytes_of_head<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    let method = COPIES_OF_METHOD * request.method().as_str().len();
+    bytes_of(request.headers()) + path + authority + method
 }
 
 fn bytes_of(headers: &HeaderMap) -> usize {
