@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import gc
 import random
 import signal
 import subprocess
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -549,3 +551,17 @@ async def test_a_caller_who_leaves_while_connecting_is_no_outage(server: Service
                 await of.aclose()
         assert (await limiter.take("b")).allowed
         assert of.degraded_count == 0
+
+
+def test_event_loops_that_ended_before_work_began_are_not_kept() -> None:
+    server = tokenbucket.asyncio.Server("redis://127.0.0.1:1")
+    loops = weakref.WeakSet[asyncio.AbstractEventLoop]()
+
+    async def leave() -> None:
+        loops.add(asyncio.get_running_loop())
+        server._detach_in(60, lambda: asyncio.sleep(0))
+
+    for _ in range(5):
+        asyncio.run(leave())
+    gc.collect()
+    assert len(loops) == 1  # of the last one

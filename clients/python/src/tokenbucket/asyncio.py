@@ -124,6 +124,9 @@ class Server(BaseServer[Client]):
             if self._later.pop(begin, None):
                 self._detach(work())
 
+        for later, its_loop in tuple(self._later.items()):
+            if its_loop.is_closed():
+                self._later.pop(later, None)
         self._later[begin] = loop
         loop.call_later(delay_s, begin)
 
