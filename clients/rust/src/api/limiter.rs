@@ -221,6 +221,9 @@ impl Limiter {
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
         let answer = transport.ask(&request, Duration::ZERO).await?;
+        if let Some(batches) = batches {
+            batches.forget(name, limit); // what was fetched meanwhile
+        }
         caller.came_back(&[Part::new(name, limit, 0)])();
         match answer {
             Answer::Away(node) => Err(Error::ServerAway(node.failure())),
@@ -320,7 +323,8 @@ impl Limiter {
     ///
     /// If [`OnError`](crate::OnError) decides, or the call is dropped, there is no hold: one that the server makes late is ended,
     /// unless the same call is made again with this [`Server`]. Where an earlier call made the hold, that may end it too: repeat the
-    /// call until the server decides.
+    /// call until the server decides. Calls of one id come one after the other: one that is dropped may end the hold of another that
+    /// was made meanwhile.
     ///
     /// # Errors
     ///
