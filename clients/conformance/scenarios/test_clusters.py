@@ -126,6 +126,7 @@ def test_a_node_that_left_the_cluster_is_asked_no_more(package: Package, start_n
     name = nodes.name_on(leaving)
     takes(package, name, 6)
     nodes.take_over(nodes.add_replica_of(leaving))
+    eventually(lambda: "role:slave" in ask(leaving, "INFO", "replication"))
     ask(leaving, "CLUSTER", "RESET", "HARD")
     eventually(lambda: not package.take(name, cost=0)["degraded"])
 
