@@ -38,12 +38,12 @@ class ReplyError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """Whether the server is up and cannot decide anything yet."""
+        """Returns whether the server is up and cannot decide anything yet."""
         return self.word in AWAY and not self.is_unserved
 
     @property
     def is_refusing(self) -> bool:
-        """Whether it refuses this write, which says nothing about the next."""
+        """Returns whether it refuses this write, which says nothing about the next."""
         return self.word in REFUSING or self.is_unserved
 
 
