@@ -215,15 +215,15 @@ impl Limiter {
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
         let Self { caller, batches, limit, .. } = self;
         let transport = &caller.server.transport;
-        if let Some(batches) = batches {
-            batches.forget(name, limit);
-        }
+        // At the end, whatever it is: with what was fetched meanwhile.
+        let _forgets = guard(batches, |batches| {
+            if let Some(batches) = batches {
+                batches.forget(name, limit);
+            }
+        });
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
         let answer = transport.ask(&request, Duration::ZERO).await?;
-        if let Some(batches) = batches {
-            batches.forget(name, limit); // what was fetched meanwhile
-        }
         caller.came_back(&[Part::new(name, limit, 0)])();
         match answer {
             Answer::Away(node) => Err(Error::ServerAway(node.failure())),
