@@ -67,6 +67,13 @@ pub fn stat(server: &servers::Server, name: &str) -> u64 {
     value.expect("a number")
 }
 
+/// The connection whose last command that is.
+pub fn id_of(server: &servers::Server, command: &str) -> Option<String> {
+    let clients: String = ask(server, &["CLIENT", "LIST"]);
+    let is_it = |line: &&str| line.to_lowercase().contains(&format!("cmd={command}"));
+    clients.lines().find(is_it)?.split(['=', ' ']).nth(1).map(str::to_owned)
+}
+
 /// How often the server was sent commands whose names begin so, refused ones included.
 pub fn calls(server: &servers::Server, command: &str) -> u64 {
     let info = ask::<String>(server, &["INFO", "commandstats"]).to_lowercase();

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, try_ask, wait_for, Cluster};
-use crate::{calls, limit, patient, stat, STILL};
+use crate::{calls, id_of, limit, patient, stat, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -203,9 +203,7 @@ async fn follows_the_sentinels(is_cut: bool) {
     wait_for("the wait", TIMEOUT, async || waits(&masters[0])).await;
     if is_cut {
         // The other connection: that of the wait is not told where the calls are now.
-        let list: String = ask(&masters[0], &["CLIENT", "LIST"]);
-        let shared = list.lines().find(|line| line.to_lowercase().contains("cmd=tb.take")).unwrap();
-        ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", shared.split(['=', ' ']).nth(1).unwrap()]);
+        ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", &id_of(&masters[0], "tb.take").unwrap()]);
     }
     assert!(limiter.take("b", 1).await.unwrap().allowed);
     assert_eq!(calls(&masters[1], "tb.take"), 1);

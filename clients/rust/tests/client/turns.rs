@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, limit, limiter, logs, patient, stat};
+use crate::{connect, id_of, limit, limiter, logs, patient, stat};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
@@ -183,13 +183,6 @@ async fn keeps_its_turn(is_slow: bool) -> bool {
     let keeps = id_of(&server, "tb.btake") == waits;
     give(&server);
     call.await.unwrap().unwrap().allowed && keeps
-}
-
-/// The connection whose last command that is.
-fn id_of(server: &Server, command: &str) -> Option<String> {
-    let clients: String = ask(server, &["CLIENT", "LIST"]);
-    let is_it = |line: &&str| line.to_lowercase().contains(&format!("cmd={command}"));
-    clients.lines().find(is_it)?.split(['=', ' ']).nth(1).map(str::to_owned)
 }
 
 #[tokio::test]
