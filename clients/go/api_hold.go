@@ -78,7 +78,7 @@ func newHold(ctx context.Context, s settings, parts []part, each int, ttl time.D
 // keep notes what is held, and what counts as used unless the work says. What fills up an alternative has no hold.
 func (h *Hold) keep(parts []part, isAlternative bool) {
 	for _, p := range parts {
-		if p.amount > 0 {
+		if !isNothing(p.amount) {
 			h.held = append(h.held, p)
 		} else if isAlternative {
 			continue
@@ -94,7 +94,7 @@ func (h *Hold) keep(parts []part, isAlternative bool) {
 func (h *Hold) endOthers(all, granted []part) {
 	kept := map[string]bool{}
 	for _, p := range granted {
-		kept[h.settings.prefix+p.name] = p.amount > 0
+		kept[h.settings.prefix+p.name] = !isNothing(p.amount)
 	}
 	var others []part
 	for _, p := range all {
@@ -199,7 +199,7 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 		_, _ = server.decideLocally(settle.args)
 	}
 	for _, p := range parts {
-		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
+		if own, ok := decision.Each[p.which]; !ok || own.Allowed || isNothing(p.amount) {
 			continue
 		}
 		if _, chargeErr := server.ask(ctx, h.settings.command([]any{"TB.CHARGE"}, p)); awayOf(chargeErr) != nil {

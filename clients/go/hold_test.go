@@ -73,19 +73,25 @@ func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
 	tell := tokenbucket.OnDecision(func(_ string, _ tokenbucket.Limit, decision tokenbucket.Decision, _ time.Duration) { told <- decision })
 	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
 	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"slots": slot, "tokens": hourly}, tell)
-	held, err := joint.Hold(ctx, "a", map[string]float64{"slots": 1, "tokens": 0}, brief)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < 4; i++ { // two of the call, and two renewals
-		if decision := <-told; !decision.Allowed {
-			t.Fatalf("%d: %+v", i, decision)
+	a, b := 0.1, 0.3
+	for _, nothing := range []float64{0, a + a + a - b} {
+		held, err := joint.Hold(ctx, "a", map[string]float64{"slots": 1, "tokens": nothing}, brief)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < 4; i++ { // two of the call, and two renewals
+			if decision := <-told; !decision.Allowed {
+				t.Fatalf("%v, %d: %+v", nothing, i, decision)
+			}
+		}
+		if err := held.UsedOf("tokens", math.NaN()); !errors.Is(err, tokenbucket.ErrBadArgument) {
+			t.Error(err)
+		}
+		settle(t, held)
+		for len(told) > 0 {
+			<-told
 		}
 	}
-	if err := held.UsedOf("tokens", math.NaN()); !errors.Is(err, tokenbucket.ErrBadArgument) {
-		t.Error(err)
-	}
-	settle(t, held)
 }
 
 func TestAHookMaySettleItsHold(t *testing.T) {

@@ -15,6 +15,9 @@ type Limit struct {
 // words are those of commands.
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
+// isNothing returns whether the server takes an amount for nothing, as it does float noise.
+func isNothing(amount float64) bool { return amount <= 1e-12 }
+
 // tokens writes an amount in at most the 128 bytes that the server reads.
 func tokens(amount float64) string {
 	if whole := int64(amount); float64(whole) == amount { // also -0
