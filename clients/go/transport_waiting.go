@@ -24,18 +24,23 @@ func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error
 			break
 		}
 		if canKeep {
-			if reply, canKeep, err = s.keep(ctx, c, left); reply != nil || err != nil {
-				break
+			var kept any
+			if kept, canKeep, err = s.keep(ctx, c, left); kept != nil || err != nil {
+				return kept, err
 			}
 			if canKeep {
 				c.doubt() // the server may have granted it at that moment
 			}
 		}
 		pause := decision.RetryAfter
-		if canKeep {
+		switch {
+		case canKeep && left < betweenEnds:
+			pause = left
+		case canKeep:
 			pause = betweenEnds
-		}
-		if pause > left {
+		case s.byScript && pause > left:
+			return reply, err
+		case pause > left:
 			pause = left
 		}
 		if err = s.clock.Sleep(ctx, pause); err != nil {
