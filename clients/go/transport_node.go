@@ -85,7 +85,8 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
-		return nil, ended // the caller's end says nothing about the server
+		go guarded(n.beat) // the caller's end says nothing about the server, not even that it is there
+		return nil, ended
 	}
 	return reply, n.judge(c, err, began, isSent)
 }

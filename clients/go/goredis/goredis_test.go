@@ -122,22 +122,27 @@ func mute(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
+// silences returns clients that get no connection.
+func silences(t *testing.T) map[string]redis.UniversalClient {
 	never := make(chan struct{})
-	defer close(never)
+	t.Cleanup(func() { close(never) })
 	dialer := func(dial func()) *redis.Client {
 		return redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 			dial()
 			return nil, errors.New("broken")
 		}})
 	}
-	for name, client := range map[string]redis.UniversalClient{
+	return map[string]redis.UniversalClient{
 		"sentinel": redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{mute(t)}}),
 		"dialer":   dialer(func() { <-never }),
 		"panic":    dialer(func() { panic("broken") }),
 		"server":   redis.NewClient(&redis.Options{Addr: mute(t)}),
 		"cluster":  redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{mute(t), mute(t), mute(t)}}),
-	} {
+	}
+}
+
+func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
+	for name, client := range silences(t) {
 		log := &realserver.Log{}
 		limits := tokenbucket.NewServer(from(t, client), tokenbucket.LogTo(log.Printf))
 		limiter := tokenbucket.NewLimiter(limits, hourly)
@@ -149,6 +154,20 @@ func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
 			}
 		}
 		log.Expect(t, "cannot ask the server")
+		limits.Close()
+	}
+}
+
+func TestCallersThatDoNotWaitForAConnectionFindTheServerAway(t *testing.T) {
+	for name, client := range silences(t) {
+		limits := tokenbucket.NewServer(from(t, client), tokenbucket.RetryEvery(time.Minute), tokenbucket.LogTo(t.Logf))
+		limiter := tokenbucket.NewLimiter(limits, hourly)
+		realserver.Eventually(t, name+" is away", func() bool {
+			hurried, leave := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer leave()
+			decision, err := limiter.Take(hurried, "a", 1)
+			return err == nil && decision.Degraded
+		})
 		limits.Close()
 	}
 }
