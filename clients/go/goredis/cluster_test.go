@@ -191,19 +191,25 @@ func (c slow) Write(buffer []byte) (int, error) {
 	return c.Conn.Write(buffer)
 }
 
-func TestRedirectionsInCirclesAreFollowedForTheTimeout(t *testing.T) {
-	cluster, takes := realserver.StartCluster(t), &atomic.Int64{}
-	source, target, name := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
-	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{source.Address()},
+// far returns limits of a cluster that is far away.
+func far(t *testing.T, cluster *realserver.Cluster) (limits *tokenbucket.Server, takes *atomic.Int64) {
+	takes = &atomic.Int64{}
+	limits = tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{cluster.Nodes[0].Address()},
 		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
 			conn, err := net.Dial(network, address)
 			return slow{conn, takes}, err
 		},
-	}))
-	limits := tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf))
-	defer limits.Close()
-	move(name, source, target, false)
+	})), tokenbucket.LogTo(t.Logf))
+	t.Cleanup(func() { limits.Close() })
+	return limits, takes
+}
+
+func TestRedirectionsInCirclesAreFollowedForTheTimeout(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	limits, takes := far(t, cluster)
+	name := cluster.Names()[0]
+	move(name, cluster.Nodes[0], cluster.Nodes[1], false)
 	realserver.Eventually(t, "it is redirected", func() bool { // a slow machine may not even connect in time
 		takes.Store(0)
 		decision, err := tokenbucket.NewLimiter(limits, hourly).Take(ctx, name, 1)
@@ -211,5 +217,23 @@ func TestRedirectionsInCirclesAreFollowedForTheTimeout(t *testing.T) {
 			t.Errorf("%+v, %v, sent %d times", decision, err, hops)
 		}
 		return takes.Load() > 1
+	})
+}
+
+func TestASlotThatNoNodeServesIsAskedForAFewTimes(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	name := cluster.Names()[0]
+	for _, node := range cluster.Nodes {
+		node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+		node.Do("CLUSTER", "DELSLOTS", fmt.Sprint(node.Do("CLUSTER", "KEYSLOT", name)))
+	}
+	limits, takes := far(t, cluster)
+	realserver.Eventually(t, "it is asked for", func() bool {
+		takes.Store(0)
+		decision, err := tokenbucket.NewLimiter(limits, hourly).Take(ctx, name, 1)
+		if asked := takes.Load(); err != nil || !decision.Degraded || asked > 4 {
+			t.Errorf("%+v, %v, sent %d times", decision, err, asked)
+		}
+		return takes.Load() > 0
 	})
 }

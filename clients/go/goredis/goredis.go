@@ -174,7 +174,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	err := c.client.Process(context.WithValue(ctx, followUntil{}, &time.Time{}), command)
+	err := c.client.Process(context.WithValue(ctx, following{}, &hops{}), command)
 	return command.Val(), cause(err)
 }
 
@@ -257,19 +257,31 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// followUntil is the key of the moment at which a call follows no more redirections: one Timeout after the first.
-type followUntil struct{}
+// following is the key of the hops of a call.
+type following struct{}
 
-// isFollowed returns whether a call that is redirected follows.
-func isFollowed(ctx context.Context) bool {
-	until, ok := ctx.Value(followUntil{}).(*time.Time)
+// hops are what a call has followed from node to node.
+type hops struct {
+	until    time.Time // it follows no more: one Timeout after the first
+	unserved int       // how often a node said that none serves the slot: one that left says so too
+}
+
+// mostUnserved bounds the nodes that are asked for a slot that none serves.
+const mostUnserved = 4
+
+// isFollowed returns whether a call goes on to another node.
+func isFollowed(ctx context.Context, isUnserved bool) bool {
+	h, ok := ctx.Value(following{}).(*hops)
 	if !ok {
 		return true
 	}
-	if end, has := ctx.Deadline(); has && until.IsZero() {
-		*until = end
+	if end, has := ctx.Deadline(); has && h.until.IsZero() {
+		h.until = end
 	}
-	return until.IsZero() || time.Now().Before(*until)
+	if isUnserved {
+		h.unserved++
+	}
+	return h.unserved < mostUnserved && (h.until.IsZero() || time.Now().Before(h.until))
 }
 
 // see lets go-redis follow redirections, and look for the masters anew after any other error.
@@ -277,13 +289,17 @@ func (n *node) see(ctx context.Context, err error) error {
 	if err == nil || err == redis.ErrClosed {
 		return err
 	}
-	if redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
-		if isFollowed(ctx) {
+	isUnserved := redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served")
+	if isUnserved || redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
+		if isUnserved {
+			n.cluster.ReloadState(ctx)
+		}
+		if isFollowed(ctx, isUnserved) {
 			return err
 		}
-		return failure{err, "redirected for too long: "}
+		return failure{err, "followed for too long: "}
 	}
 	n.dialer.see(err)
 	n.cluster.ReloadState(ctx)
-	return failure{cause: err}
+	return failure{err, "not followed: "} // go-redis would repeat some by their text
 }
