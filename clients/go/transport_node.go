@@ -143,15 +143,12 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !redirects:
 	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
 		if do(); redirects && isTimeout(err) {
-			n.ping(began)
+			n.ping(began, err)
 		}
 	case err != nil && n.server.mayBeOfAnother(err):
-		n.ping(began)
+		n.ping(began, err)
 	}
-	within := n.server.timeout
-	if within <= 0 {
-		within = rules.Timeout
-	}
+	within := n.server.patience()
 	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot && n.server.now()-began < int64(within); tries++ {
 		if ended := n.server.clock.Sleep(ctx, within/rules.TriesOfSplitSlot); ended != nil {
 			return nil, isSent, ended
@@ -178,6 +175,14 @@ type callContext struct {
 
 func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), c.timeout > 0 }
 
+// patience is the timeout, or the usual one where calls have none.
+func (s *Server) patience() time.Duration {
+	if s.timeout > 0 {
+		return s.timeout
+	}
+	return rules.Timeout
+}
+
 // isMoving tells a reply about a slot that moves, when the client library does not follow it any more.
 func (s *Server) isMoving(err error) bool {
 	code := codeOf(err)
@@ -191,12 +196,19 @@ func (s *Server) mayBeOfAnother(err error) bool {
 	return code == "" || s.cluster != nil && (code == "BUSY" || code == "LOADING")
 }
 
-// ping asks whether the server is there, unless it has said something since.
-func (n *node) ping(began int64) {
+// ping asks whether the server is there, unless it has said something since. After a timeout it does not wait for another
+// connection: a server that is there has one, or opens it in time.
+func (n *node) ping(began int64, after error) {
 	if n.heard.Load() > began {
 		return
 	}
-	_, err := n.do(n.server.life, ping)
+	ctx := n.server.life
+	if isTimeout(after) {
+		within, leave := context.WithTimeout(ctx, n.server.patience())
+		defer leave()
+		ctx = within
+	}
+	_, err := n.do(ctx, ping)
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}

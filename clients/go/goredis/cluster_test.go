@@ -237,3 +237,27 @@ func TestASlotThatNoNodeServesIsAskedForAFewTimes(t *testing.T) {
 		return takes.Load() > 0
 	})
 }
+
+func TestANodeToWhichNothingConnectsCostsACallOneSecond(t *testing.T) {
+	cluster, never := realserver.StartCluster(t), make(chan struct{})
+	defer close(never)
+	away := cluster.Nodes[0].Address()
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{cluster.Nodes[1].Address()},
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			if address == away {
+				<-never
+			}
+			return net.Dial(network, address)
+		},
+	})), tokenbucket.RetryEvery(time.Nanosecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	realserver.Eventually(t, "it costs no two", func() bool {
+		began := time.Now()
+		decision, err := tokenbucket.NewLimiter(limits, hourly).Take(ctx, cluster.Names()[0], 1)
+		if err != nil || !decision.Degraded {
+			t.Fatal(decision, err)
+		}
+		return time.Since(began) < 1800*time.Millisecond
+	})
+}
