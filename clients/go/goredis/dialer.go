@@ -25,12 +25,19 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	late       chan net.Conn // for calls that have ended
+	late       chan lateConn // for calls that have ended
 	generation atomic.Int64  // connections of earlier ones are not used again
+	ends       atomic.Int64  // how often one has ended
 	replies    atomic.Int64  // that any connection has read
 	life       context.Context
 	end        context.CancelFunc
 	master     *master // or nil
+}
+
+// lateConn is a connection that nobody has used yet, and would find out that it has ended.
+type lateConn struct {
+	net.Conn
+	generation, ends int64 // of the dialer, before it was opened
 }
 
 // master is the one that Sentinel names.
@@ -52,6 +59,9 @@ const (
 // is silent, and no other has heard anything meanwhile. Those that ask Sentinel stay when one ends: opening others may take
 // seconds, and go-redis finds out which have ended.
 func (d *dialer) see(err error) {
+	if isEnd(err) || isReset(err) {
+		d.ends.Add(1)
+	}
 	switch {
 	case err == nil || d.master != nil && isEnd(err):
 	case isEnd(err) || isReset(err) || redis.HasErrorPrefix(err, "READONLY"):
@@ -130,6 +140,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	go func() {
 		life, end := context.WithTimeout(d.life, lateWithin)
 		defer end()
+		generation, ends := d.generation.Load(), d.ends.Load()
 		conn, err := d.open(life, network, address)
 		if err != nil {
 			failed <- err
@@ -141,20 +152,25 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		case <-within.Done():
 		}
 		select {
-		case d.late <- conn:
+		case d.late <- lateConn{conn, generation, ends}:
 		case <-life.Done():
 			_ = conn.Close()
 		}
 	}()
-	select {
-	case conn := <-dialled:
-		return conn, nil
-	case conn := <-d.late:
-		return conn, nil
-	case err := <-failed:
-		return nil, err
-	case <-within.Done():
-		return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, rules.ConnectWithin, os.ErrDeadlineExceeded))
+	for {
+		select {
+		case conn := <-dialled:
+			return conn, nil
+		case late := <-d.late:
+			if late.generation == d.generation.Load() && late.ends == d.ends.Load() {
+				return late.Conn, nil
+			}
+			_ = late.Close() // with those that ended meanwhile
+		case err := <-failed:
+			return nil, err
+		case <-within.Done():
+			return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, rules.ConnectWithin, os.ErrDeadlineExceeded))
+		}
 	}
 }
 

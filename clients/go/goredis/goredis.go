@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +70,7 @@ func limit(options *redis.Options) *dialer {
 	options.DialTimeout, options.PoolTimeout, options.PoolSize = rules.ConnectWithin, rules.ConnectWithin, poolSize
 	setNewer(options, `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
 		"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`)
-	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
+	d := &dialer{next: options.Dialer, late: make(chan lateConn)}
 	if d.next == nil {
 		d.next = redis.NewDialer(options)
 	}

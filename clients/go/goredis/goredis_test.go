@@ -282,6 +282,33 @@ func TestConnectionsThatAreIdleEndWithOneThatIsSilent(t *testing.T) {
 	}
 }
 
+func TestConnectionsThatCameLateAndHaveEndedAreNoOutage(t *testing.T) {
+	const count = 4
+	server := realserver.Start(t)
+	opened := newConnections(server.Address())
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Dialer: opened.dial})),
+		tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Nanosecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	var over sync.WaitGroup
+	for i := 0; i < count; i++ {
+		over.Add(1)
+		go func() {
+			defer over.Done()
+			_, _ = limiter.Peek(ctx, "a", 0) // ends before it has its connection
+		}()
+	}
+	realserver.Eventually(t, "each dials", func() bool { return opened.dials.Load() >= count })
+	over.Wait()
+	close(opened.let)
+	realserver.Eventually(t, "they come", func() bool {
+		return strings.Count(fmt.Sprintf("%s", server.Do("CLIENT", "LIST")), "id=") > count // one is for the test
+	})
+	left(t, 10)(limiter.Peek(ctx, "a", 0))
+	server.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	left(t, 10)(limiter.Peek(ctx, "a", 0))
+}
+
 func TestADialThatFailsTakesNoOthersConnection(t *testing.T) {
 	address, first, connected := realserver.Start(t).Address(), make(chan struct{}), make(chan struct{})
 	var dials atomic.Int64
