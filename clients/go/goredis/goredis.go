@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -129,8 +130,9 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
 type cluster struct {
-	client *redis.ClusterClient
-	nodes  sync.Map // by their clients
+	client   *redis.ClusterClient
+	nodes    sync.Map                  // by their clients
+	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
@@ -173,7 +175,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	err := c.client.Process(context.WithValue(ctx, following{}, &hops{}), command)
+	err := c.client.Process(context.WithValue(ctx, following{}, &hops{of: c}), command)
 	return command.Val(), cause(err)
 }
 
@@ -261,15 +263,20 @@ type following struct{}
 
 // hops are what a call has followed from node to node.
 type hops struct {
+	of       *cluster
 	until    time.Time // it follows no more: one Timeout after the first
-	unserved int       // how often a node said that none serves the slot: one that left says so too
+	unserved int       // how many nodes said that none serves the slot
 }
 
-// mostUnserved bounds the nodes that are asked for a slot that none serves.
-const mostUnserved = 4
+const (
+	// mostUnserved is how many nodes are asked for a slot that none serves: one that left the cluster says so of all slots.
+	mostUnserved = 4
+	// unservedFor is how long calls ask one alone after that, so that they take no permits from those of other slots.
+	unservedFor = 100 * time.Millisecond
+)
 
-// isFollowed returns whether a call goes on to another node.
-func isFollowed(ctx context.Context, isUnserved bool) bool {
+// isFollowed returns whether a call that is redirected follows.
+func isFollowed(ctx context.Context) bool {
 	h, ok := ctx.Value(following{}).(*hops)
 	if !ok {
 		return true
@@ -277,10 +284,24 @@ func isFollowed(ctx context.Context, isUnserved bool) bool {
 	if end, has := ctx.Deadline(); has && h.until.IsZero() {
 		h.until = end
 	}
-	if isUnserved {
-		h.unserved++
+	return h.until.IsZero() || time.Now().Before(h.until)
+}
+
+// asksAnother returns whether a call goes on to another node after one said that none serves the slot.
+func asksAnother(ctx context.Context) bool {
+	h, ok := ctx.Value(following{}).(*hops)
+	if !ok {
+		return false
 	}
-	return h.unserved < mostUnserved && (h.until.IsZero() || time.Now().Before(h.until))
+	now := time.Now()
+	if until := h.of.unserved.Load(); until != nil && now.Before(*until) {
+		return false
+	}
+	if h.unserved++; h.unserved == mostUnserved {
+		until := now.Add(unservedFor)
+		h.of.unserved.Store(&until)
+	}
+	return h.unserved < mostUnserved && isFollowed(ctx)
 }
 
 // see lets go-redis follow redirections, and look for the masters anew after any other error.
@@ -288,17 +309,16 @@ func (n *node) see(ctx context.Context, err error) error {
 	if err == nil || err == redis.ErrClosed {
 		return err
 	}
-	isUnserved := redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served")
-	if isUnserved || redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
-		if isUnserved {
-			n.cluster.ReloadState(ctx)
-		}
-		if isFollowed(ctx, isUnserved) {
+	if redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
+		if isFollowed(ctx) {
 			return err
 		}
-		return failure{err, "followed for too long: "}
+		return failure{err, "redirected for too long: "}
 	}
 	n.dialer.see(err)
 	n.cluster.ReloadState(ctx)
-	return failure{err, "not followed: "} // go-redis would repeat some by their text
+	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && asksAnother(ctx) {
+		return err
+	}
+	return failure{err, "of a node: "} // else go-redis repeats some, which it knows by their text
 }
