@@ -160,13 +160,18 @@ class Servers:
         """A name whose bucket that node has, and whatever shares its hash tag."""
         return next(name for at in range(1000) if self.node_of(prefix + (name := f"{{{at}}}")) is node)
 
+    def begin_to_move_slot_of(self, key: str, to: Service) -> None:
+        """From then on the node that has the slot redirects calls of keys that it does not have."""
+        slot, owner = ask(to, "CLUSTER", "KEYSLOT", key), self.node_of(key)
+        self._set_slot(to, slot, "IMPORTING", owner)
+        self._set_slot(owner, slot, "MIGRATING", to)
+
     def move_slot_of(self, key: str, to: Service) -> None:
         """With all keys in it."""
         slot, owner = ask(to, "CLUSTER", "KEYSLOT", key), self.node_of(key)
         wait_for(lambda: len({self._epoch(node) for node in self.nodes}) == 1, "the last move's epoch")
         # Else an owner of a later epoch might have it back.
-        self._set_slot(to, slot, "IMPORTING", owner)
-        self._set_slot(owner, slot, "MIGRATING", to)
+        self.begin_to_move_slot_of(key, to)
         while keys := ask(owner, "CLUSTER", "GETKEYSINSLOT", slot, 100):
             ask(owner, "MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
         for node in (to, *(one for one in self.nodes if one is not to)):

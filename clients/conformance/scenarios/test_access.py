@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import Package, info, until_waiting
-from launch import ask
+from launch import Servers, ask
 from services import Service
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/access.md"
@@ -21,7 +22,7 @@ def documented_rules(package: Package, version: str) -> list[str]:
     row = re.search(r"^\| its driver, when it connects \|.*$", text, re.MULTILINE)
     assert line, f"no user in {PAGE.name}"
     assert row, f"no driver in {PAGE.name}"
-    setinfo, ioredis, cluster = re.findall(r"`(\+[^`]*)`", row[0].replace("\\|", "|"))
+    setinfo, ioredis, cluster, *_ = re.findall(r"`(\+[^`]*)`", row[0].replace("\\|", "|"))
     rules = [line[0]]
     rules += [setinfo] * (tuple(map(int, version.split(".")[:2])) >= (7, 2))
     rules += [ioredis] * (package.client.library == "ioredis") + [cluster] * package.client.in_cluster
@@ -53,5 +54,30 @@ def test_the_documented_user_may_do_all_that_a_package_does(package: Package, se
         ["TB.MRENEW", "1", "1000", "id", *bucket],
     ):
         assert ask(server, "ACL", "DRYRUN", "api", *call) == "OK", call
-    refused = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(server, "ACL", "LOG")]
-    assert [(one["reason"], one["object"]) for one in refused] == []
+    assert refused(server) == []
+
+
+@pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
+def test_the_documented_user_follows_a_slot_that_moves(package: Package, tmp_path: Path) -> None:
+    package.client = replace(package.client, in_cluster=True)
+    with Servers(tmp_path, cluster=True) as nodes:
+        for node in nodes.nodes:
+            ask(node, *documented_rules(package, info(node)["redis_version"]))
+        old, new, _ = nodes.nodes
+        package.server(0, cluster=[f"redis://api:secret@127.0.0.1:{old.port}"], timeout_ms=5000)
+        package.limiter(capacity=10, rate="1/h")
+        tag = nodes.name_on(old)
+        assert package.take(tag)["remaining"] == 9
+        nodes.begin_to_move_slot_of(f"tb:{tag}", new)
+        for _ in range(2):
+            decision = package.take(f"{tag}new")
+            assert (decision["allowed"], decision["degraded"]) == (True, False)
+        assert package.do("hold", name=f"{tag}new", amount=4, ttl_ms=60_000)["allowed"]
+        assert package.do("settle", used=1)["remaining"] == 7
+        assert [refused(node) for node in nodes.nodes] == [[], [], []]
+
+
+def refused(server: Service) -> list[tuple[str, str]]:
+    """What the server refused to users without the right."""
+    entries = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(server, "ACL", "LOG")]
+    return [(entry["reason"], entry["object"]) for entry in entries]
