@@ -23,6 +23,8 @@ pub(crate) struct Link {
     /// The connection that a runtime of callers carries itself. Replies wake their callers on the spot, instead of from
     /// another thread.
     pub(super) near: OnceLock<(runtime::Id, Connection)>,
+    /// When a call whose caller left may look again whether that connection is forgotten.
+    pub(super) next_near_look_us: AtomicU64,
     /// How many calls by runtimes came before there was one.
     pub(super) calls: AtomicU32,
     /// Those of calls that have waited, the last used at the end.
@@ -42,6 +44,7 @@ impl Link {
         Arc::new(Self {
             shared: OnceCell::new(),
             near: OnceLock::new(),
+            next_near_look_us: AtomicU64::new(0),
             calls: AtomicU32::new(0),
             waiters: Mutex::default(),
             connecting: Semaphore::new(MOST_CONNECTING),

@@ -53,11 +53,11 @@ impl Transport {
             (_, None) => self.connection(node, &link).await?,
             (_, Some(until)) => self.waiter(node, &link, until).await?,
         };
-        let sent_at = self.now();
-        // No other call may find out that the server is silent.
+        // No other call may find out that the server, or this connection, is silent.
         let unheard = guard((), |()| {
-            if node.heard() < sent_at {
-                self.look_later(node);
+            self.look_later(node);
+            if is_near {
+                self.look_at_near_later(node, &link);
             }
         });
         let mut pending = Box::pin(send(&mut connection, command, is_asking));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection as Connection;
 use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn};
@@ -102,15 +103,16 @@ impl Transport {
     async fn look_at_replaced(&self, node: &Arc<Node>, link: &Arc<Link>) {
         let next = node.link();
         if !Arc::ptr_eq(link, &next) && !node.is_away() && is_due(&link.next_look_us, self.now(), PULSE) {
-            let is_left = link.is_behind(&next) || self.is_forgotten(node, link).await;
+            let shared = link.shared.get().and_then(|made| made.as_ref().ok()).cloned();
+            let is_left = link.is_behind(&next) || self.is_forgotten(node, shared).await;
             link.is_left.fetch_or(is_left, Ordering::Relaxed);
         }
     }
 
-    /// Returns whether its connection is silent, and not the server: a box on the way has forgotten it, and so those of calls
-    /// that wait.
-    async fn is_forgotten(&self, node: &Arc<Node>, link: &Link) -> bool {
-        let Some(Ok(mut connection)) = link.shared.get().cloned() else { return false };
+    /// Returns whether the connection is silent, and not the server: a box on the way has forgotten it, or its runtime does not
+    /// read.
+    async fn is_forgotten(&self, node: &Arc<Node>, connection: Option<Connection>) -> bool {
+        let Some(mut connection) = connection else { return false };
         let ping = redis::cmd("PING");
         let mut pong = Box::pin(connection.send_packed_command(&ping));
         self.listen(node, &mut pong).await.is_err()
@@ -141,6 +143,21 @@ impl Transport {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;
+            });
+        }
+    }
+
+    /// Finds out in the background whether the connection of the caller's runtime is forgotten. If so, no call uses it again, and
+    /// what those that were left have queued goes with it.
+    pub(super) fn look_at_near_later(&self, node: &Arc<Node>, link: &Arc<Link>) {
+        if is_due(&link.next_near_look_us, self.now(), self.options.timeout) {
+            let (transport, node, link) = (self.clone(), node.clone(), link.clone());
+            self.spawn(async move {
+                let near = link.near.get().map(|(_, connection)| connection.clone());
+                if transport.is_forgotten(&node, near).await {
+                    node.is_far.store(true, Ordering::Relaxed);
+                    node.forget(&link);
+                }
             });
         }
     }

@@ -11,6 +11,7 @@ use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
+use crate::turns::forgetful;
 use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -150,6 +151,33 @@ fn a_busy_runtime_notices_a_silent_server() {
             busy.abort();
             assert!(decision.degraded && took < SOON / 4, "{took:?} in turns of {turn:?}");
         });
+    }
+}
+
+#[tokio::test]
+async fn calls_that_leave_early_find_out_that_their_connection_is_forgotten() {
+    // That of the thread is made first.
+    for by_runtime in [false, true] {
+        let server = Server::start();
+        let (connected, forget) = forgetful(&server).await;
+        let limiter = Limiter::new(&connected.with_timeout(TIMEOUT), limit(MANY, STILL));
+        let is_decided = async |by_runtime| {
+            let call = if by_runtime { limiter.take("a", 1).await } else { limiter.give("a", 1).await };
+            !call.unwrap().degraded
+        };
+        earn(&server, &limiter).await;
+        forget.send(usize::from(by_runtime)..1 + usize::from(by_runtime)).unwrap();
+        let others = async {
+            loop {
+                assert!(is_decided(!by_runtime).await, "the server is there");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = async || tokio::time::timeout(TIMEOUT / 2, is_decided(by_runtime)).await == Ok(true);
+        tokio::select! {
+            () = others => {}
+            () = wait_for("a connection anew", SOON, in_time) => {}
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls that wait in the server for their turn.
 
 use std::future::pending;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,20 +97,24 @@ async fn a_wait_that_was_cut_off_goes_on() {
     }
 }
 
-/// A box between here and a server, and what makes it forget the connections that there are.
-async fn forgetful(server: &Server) -> (tokenbucket_client::Server, watch::Sender<()>) {
+/// A box between here and a server, and what makes it forget connections that there are: those with these numbers.
+pub async fn forgetful(server: &Server) -> (tokenbucket_client::Server, watch::Sender<Range<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
-    let (to, forget) = (server.port, watch::Sender::new(()));
+    let (to, forget) = (server.port, watch::Sender::new(0..0));
     let forgets = forget.clone();
     tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
+        for number in 0.. {
+            let Ok((mut client, _)) = listener.accept().await else { return };
             let mut forgotten = forgets.subscribe();
             tokio::spawn(async move {
                 let Ok(mut server) = TcpStream::connect(("127.0.0.1", to)).await else { return };
+                let is_forgotten = async {
+                    while forgotten.changed().await.is_ok() && !forgotten.borrow().contains(&number) {}
+                };
                 tokio::select! {
                     _ = copy_bidirectional(&mut client, &mut server) => {}
-                    _ = forgotten.changed() => pending().await,
+                    () = is_forgotten => pending().await,
                 }
             });
         }
@@ -130,7 +135,7 @@ async fn a_wait_that_is_forgotten_on_the_way_goes_on() {
         let limiter = Limiter::new(&connected, limit(1, STILL));
         empty(&server);
         let call = take(&server, &limiter).await;
-        forget.send(()).unwrap();
+        forget.send(0..usize::MAX).unwrap();
         wait_for("a connection anew", SOON, async || !limiter.peek("b", 0).await.unwrap().degraded).await;
         let began = Instant::now();
         while stat(&server, "tokenbucket_waiting") < 2 {
