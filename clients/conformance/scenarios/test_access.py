@@ -22,10 +22,11 @@ def documented_rules(package: Package, version: str) -> list[str]:
     row = re.search(r"^\| its driver, when it connects \|.*$", text, re.MULTILINE)
     assert line, f"no user in {PAGE.name}"
     assert row, f"no driver in {PAGE.name}"
-    setinfo, ioredis, cluster, *_ = re.findall(r"`(\+[^`]*)`", row[0].replace("\\|", "|"))
+    setinfo, ioredis, database, _name, cluster = re.findall(r"`(\+[^`]*)`", row[0].replace("\\|", "|"))
     rules = [line[0]]
     rules += [setinfo] * (tuple(map(int, version.split(".")[:2])) >= (7, 2))
-    rules += [ioredis] * (package.client.library == "ioredis") + [cluster] * package.client.in_cluster
+    rules += [ioredis] * (package.client.library == "ioredis")
+    rules += [cluster if package.client.in_cluster else database]
     return " ".join(rules).split()
 
 
@@ -33,7 +34,7 @@ def documented_rules(package: Package, version: str) -> list[str]:
 def test_the_documented_user_may_do_all_that_a_package_does(package: Package, server: Service) -> None:
     ask(server, *documented_rules(package, info(server)["redis_version"]))
     url = f"redis://api:secret@127.0.0.1:{server.port}"
-    package.server(server, **({"cluster": [url]} if package.client.in_cluster else {"url": url}))
+    package.server(server, **({"cluster": [url]} if package.client.in_cluster else {"url": f"{url}/1"}))
     package.limiter(capacity=10, rate="1/h")
     assert package.take(cost=4)["allowed"]
     package.do("charge", amount=1)

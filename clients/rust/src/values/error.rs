@@ -146,6 +146,7 @@ impl Failure {
         match self {
             Self::NotSent | Self::TooOld | Self::NoMore(_) => Fault::OneCall,
             Self::NotConnected(error) if is_tls_mistake(error) => Fault::Callers,
+            Self::NotConnected(error) if is_busy(error) => Fault::Away,
             Self::Silent(_) | Self::Broken(_) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
         }
@@ -183,6 +184,11 @@ fn fault_of(error: &RedisError) -> Fault {
 fn is_unserved(error: &RedisError) -> bool {
     let is_of_slot = |text: &str| text.starts_with("Hash slot not served");
     error.code() == Some("CLUSTERDOWN") && error.detail().is_some_and(is_of_slot)
+}
+
+/// Returns whether the server runs a script, and so selects no database: of that reply the driver drops the code.
+fn is_busy(error: &RedisError) -> bool {
+    error.detail().is_some_and(|text| text.contains("is busy running"))
 }
 
 /// Returns whether the two sides do not agree on TLS: a certificate that is not trusted, or a reply that is not TLS. A server

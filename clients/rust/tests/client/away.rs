@@ -10,7 +10,7 @@ use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use crate::servers::{ask, wait_for, Server};
+use crate::servers::{ask, try_ask, wait_for, Server};
 use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
 
 #[tokio::test]
@@ -42,6 +42,24 @@ async fn a_server_without_hello_shows_no_password() {
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(error.to_string().ends_with("the server lacks HELLO or AUTH - InvalidClientConfig"), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_runs_a_script_is_away_whatever_the_database() {
+    let server = Server::started(&["--", "--lua-time-limit", "1"]);
+    let of = |database: &str| {
+        let url = [&server.url(), database].concat();
+        Limiter::new(&tokenbucket_client::Server::connect(url).unwrap(), limit(1, "1/h"))
+    };
+    assert!(matches!(of("/99").take("a", 1).await, Err(Error::Refused { .. })), "there is none");
+    let mut other = server.connection();
+    let script = thread::spawn(move || redis::cmd("EVAL").arg(&["while true do end", "0"]).exec(&mut other));
+    until("a script", || try_ask::<()>(&server, &["PING"]).is_err());
+    for limiter in ["", "/1"].map(of) {
+        assert!(limiter.take("a", 1).await.unwrap().degraded);
+    }
+    ask::<()>(&server, &["SCRIPT", "KILL"]);
+    assert!(script.join().unwrap().is_err());
 }
 
 #[tokio::test]
