@@ -20,19 +20,28 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use scopeguard::defer;
 
-use crate::transport::background::{timeout, Role, ROLE};
+use crate::transport::background::{is_here, may_wait, timeout, Role, ROLE};
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, Server};
 
-/// Runs a call on this thread, which sleeps meanwhile. The thread may also run a task of a runtime.
-fn block_on<T>(role: Role, call: impl Future<Output = T>) -> T {
-    let before = ROLE.replace(role);
+/// Runs a call on this thread, which sleeps meanwhile. The thread may also run a task of a runtime. If it is the one that
+/// carries the connections, the policy decides: while it slept, nothing that it waits for could come.
+fn block_on<T>(role: Role, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let before = ROLE.replace(if is_here() { Role::CallHere } else { role });
     defer!(ROLE.set(before));
     // In a task of another runtime it has no budget to keep to: nothing would poll it again.
-    pollster::block_on(pin!(tokio::task::unconstrained(call)))
+    let call = pin!(tokio::task::unconstrained(call));
+    if may_wait() {
+        return pollster::block_on(call);
+    }
+    match call.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decided) => decided,
+        Poll::Pending => Err(Error::DeadlinePassed),
+    }
 }
 
 /// Methods that block on those of the same name.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
-use crate::transport::background::{run_by_thread, runs_tasks};
+use crate::transport::background::{may_wait, run_by_thread, runs_tasks};
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
@@ -202,9 +202,12 @@ impl Transport {
         Err(Failure::NotSent)
     }
 
-    /// Lets a call through, unless its node is away. The call that finds out whether it is back asks another node of a
+    /// Lets a call through, unless its node is away or nothing would read the reply. The call that finds out whether it is back asks another node of a
     /// cluster, which redirects to it or to its successor.
     fn admit(&self, call: &mut Call<'_>) -> Result<(), Failure> {
+        if !may_wait() && self.clock().is_real() {
+            return Err(Failure::NotSent);
+        }
         if !call.node.is_away() {
             return Ok(());
         }

@@ -42,6 +42,8 @@ pub(crate) enum Role {
     HurriedCall,
     /// All connections: it must not wait.
     Connections,
+    /// One call, on the thread of the connections.
+    CallHere,
 }
 
 /// The runtime of threads.
@@ -91,7 +93,12 @@ fn handle() -> io::Result<Handle> {
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
 pub(crate) fn is_here() -> bool {
-    matches!(ROLE.get(), Role::Connections)
+    matches!(ROLE.get(), Role::Connections | Role::CallHere)
+}
+
+/// Returns whether a call of this thread may wait for its reply, which another thread reads if it does not itself.
+pub(crate) fn may_wait() -> bool {
+    !matches!(ROLE.get(), Role::CallHere)
 }
 
 /// Runs work in the runtime of threads, if no other thread does and this one may while it waits for a reply.

@@ -46,7 +46,8 @@ pub enum Error {
     /// have executed the call.
     #[error("{0}: the reply was lost; it is not known whether the call happened")]
     ReplyLost(String),
-    /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
+    /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within). Or the call would sleep
+    /// on the thread that carries the connections, as one of a logger of the TLS library may.
     #[error("the caller's deadline is over")]
     DeadlinePassed,
 }

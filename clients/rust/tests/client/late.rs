@@ -10,6 +10,7 @@ use redis::Value;
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options, Part};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{calls, connect, limit, limiter, logs, patient, STILL};
@@ -324,6 +325,32 @@ fn a_hook_of_a_renewal_may_take() {
         assert!(!decisions.recv_timeout(SOON).expect("a renewal"));
     }
     hold.settle().unwrap();
+}
+
+/// The thread that carries the connections runs the task, and must not wait.
+#[test]
+fn a_task_of_a_hook_of_a_renewal_may_take() {
+    // Its time stands still: no hold expires.
+    let server = Server::started(&["--clock"]);
+    let connected = patient(&server);
+    let asked = sync::Limiter::new(&connected, limit(1, STILL));
+    let (decided, decisions) = mpsc::channel();
+    let options = Options::new().on_decision(move |_, _, _, _| {
+        let (asked, decided) = (asked.clone(), decided.clone());
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                let _ = decided.send((asked.take("hook", 1), asked.wait("hook", 1, LONG)));
+            });
+        }
+    });
+    let limiter = sync::Limiter::with_options(&connected, limit(1, "0"), options);
+    ends(move || {
+        let hold = limiter.hold("a", 1, Duration::from_millis(300)).unwrap();
+        let (taken, waited) = decisions.recv().expect("a renewal");
+        assert!(taken.unwrap().degraded, "the policy decides");
+        assert!(matches!(waited, Err(Error::DeadlinePassed)), "{waited:?}");
+        assert!(!hold.settle().unwrap().binding.degraded);
+    });
 }
 
 /// Its last owner may be the settlement of a hold, in the background.
