@@ -1,5 +1,6 @@
 //! Sends commands, and gets the connections for that.
 
+use std::mem::take;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,8 +168,15 @@ impl Transport {
         link: &Arc<Link>,
         until: Duration,
     ) -> Result<Connection, Failure> {
-        if let Some(waiter) = locked(&link.waiters).pop() {
-            return Ok(waiter);
+        let idle = locked(&link.waiters).pop();
+        if let Some(mut idle) = idle {
+            let ping = redis::cmd("PING");
+            let asked = timeout(self.options.timeout, idle.send_packed_command(&ping)).await;
+            if asked.is_some_and(|pong| pong.is_ok()) {
+                return Ok(idle);
+            }
+            // A box on the way has forgotten it since it was used, and perhaps the others.
+            drop(take(&mut *locked(&link.waiters)));
         }
         let left = until.saturating_sub(self.now());
         let Some(_turn) = timeout(left, link.connecting.acquire()).await else {

@@ -155,6 +155,21 @@ async fn a_wait_that_is_forgotten_on_the_way_goes_on() {
 }
 
 #[tokio::test]
+async fn a_wait_leaves_an_idle_connection_that_is_forgotten() {
+    let server = Server::start();
+    let (connected, forget) = forgetful(&server).await;
+    let limiter = Limiter::new(&connected.with_timeout(Duration::from_secs(1)), limit(1, STILL));
+    empty(&server);
+    for _ in 0..2 {
+        let call = take(&server, &limiter).await;
+        give(&server);
+        assert!(call.await.unwrap().unwrap().allowed);
+        // That of the wait, which the next one finds.
+        forget.send(1..2).unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_wait_keeps_its_turn_when_another_connection_fails() {
     for is_slow in [false, true] {
         once_of_three(async || keeps_its_turn(is_slow).await).await;
