@@ -36,6 +36,8 @@ pub(crate) struct Node {
     /// Until when no call asks it; 0 while it answers.
     away_until_us: AtomicU64,
     next_refusal_us: AtomicU64,
+    /// When a call that finds a replica may connect again: it may be elsewhere.
+    pub(super) next_move_us: AtomicU64,
     /// When a call whose caller left may look again whether it is there.
     pub(super) next_look_us: AtomicU64,
     /// Set once the log says that it is away.
@@ -72,6 +74,7 @@ impl Node {
             heard_us: AtomicU64::new(0),
             away_until_us: AtomicU64::new(0),
             next_refusal_us: AtomicU64::new(0),
+            next_move_us: AtomicU64::new(0),
             next_look_us: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
             is_far: AtomicBool::new(false),

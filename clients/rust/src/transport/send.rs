@@ -16,7 +16,7 @@ use crate::transport::background::{connecting, runs_tasks, timeout};
 use crate::transport::clock::Clock;
 use crate::transport::link::Link;
 use crate::transport::locked::locked;
-use crate::transport::node::Node;
+use crate::transport::node::{is_due, Node};
 use crate::transport::Transport;
 use crate::values::rules::CONNECT_WITHIN;
 use crate::values::Failure;
@@ -97,7 +97,13 @@ impl Transport {
                 }
                 return Err(Failure::Broken(error.clone()));
             }
-            Err(error) if error.code() == Some("READONLY") => node.forget(&link),
+            // The endpoint may have moved. As long as it has not, a new connection leads to the same replica.
+            Err(error)
+                if error.code() == Some("READONLY")
+                    && is_due(&node.next_move_us, self.now(), self.options.retry_every) =>
+            {
+                node.forget(&link);
+            }
             _ if waits_until.is_some() => link.keep(connection),
             _ => {}
         }

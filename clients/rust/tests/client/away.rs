@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::servers::{ask, try_ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, stat, until, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() {
@@ -122,6 +122,26 @@ async fn a_server_that_refuses_writes_is_logged_once() {
     }
     let lines = logs::lines(&server);
     assert!(lines.len() == 1 && lines[0].contains("OOM"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn calls_that_find_a_replica_share_one_connection_anew() {
+    let server = Server::start();
+    let limiter =
+        Limiter::new(&patient(&server).with_retry_every(Duration::from_secs(3600)), limit(2, STILL));
+    assert!(!limiter.take("a", 1).await.unwrap().degraded);
+    ask::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
+    let connections = stat(&server, "total_connections_received");
+    for _ in 0..20 {
+        assert!(limiter.take("a", 1).await.unwrap().degraded, "the policy decides");
+    }
+    assert_eq!(
+        stat(&server, "total_connections_received"),
+        connections + 2,
+        "one of them asks for this number"
+    );
+    ask::<()>(&server, &["REPLICAOF", "NO", "ONE"]);
+    assert!(!limiter.take("a", 1).await.unwrap().degraded);
 }
 
 /// Runs this test again in a process that may open few files.
