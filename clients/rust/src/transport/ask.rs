@@ -202,8 +202,8 @@ impl Transport {
         Err(Failure::NotSent)
     }
 
-    /// Lets a call through, unless its node is away or nothing would read the reply. The call that finds out whether it is back asks another node of a
-    /// cluster, which redirects to it or to its successor.
+    /// Lets a call through, unless its node is away or nothing would read the reply. The call that finds out whether it is back
+    /// asks another node of a cluster, which redirects to it or to its successor.
     fn admit(&self, call: &mut Call<'_>) -> Result<(), Failure> {
         if !may_wait() && self.clock().is_real() {
             return Err(Failure::NotSent);
