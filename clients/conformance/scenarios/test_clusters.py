@@ -188,3 +188,21 @@ def test_a_first_call_is_decided_while_one_of_the_nodes_that_were_named_is_away(
         package.server(node, f"s{start}", cluster=urls)
         package.limiter(f"l{start}", server=f"s{start}", **LIMIT, connect=False)
         assert not package.take(f"n{start}", on=f"l{start}")["degraded"], start
+
+
+@pytest.mark.only("python", "go", "rust")  # In Node, the drivers choose whom to connect to.
+def test_a_first_call_is_decided_while_one_of_the_nodes_that_were_named_is_silent(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    (_, first), (silent, _), (_, third) = one_on_each(nodes)
+    for node in nodes.nodes:
+        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    silent.signal(signal.SIGSTOP)
+    urls = [f"redis://127.0.0.1:{node.port}" for node in nodes.nodes]
+    for start in range(12):
+        # Which node is asked first is random in some.
+        package.server(silent, f"s{start}", cluster=urls, timeout_ms=300)
+        package.limiter(f"l{start}", server=f"s{start}", **LIMIT, connect=False)
+        calls = [package.begin("take", name=name, cost=0, on=f"l{start}") for name in (first, third) * 5]
+        assert not any(call.result()["degraded"] for call in calls), start

@@ -1,5 +1,6 @@
 //! One request: which node it is sent to, how often, and what an error means.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
 use crate::transport::background::{may_wait, run_by_thread, runs_tasks};
+use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
@@ -31,7 +33,9 @@ struct Call<'a> {
     /// Until when it may wait in the server.
     until: Option<Duration>,
     node: Arc<Node>,
-    /// Those that know of no node with its slot.
+    /// Says that the node with its slot is unknown: this one can redirect to it, as can any other.
+    is_guess: bool,
+    /// Those that know of no node with its slot, or are slow to connect.
     left: Vec<Arc<Node>>,
     /// To a node that has the slot only for calls that say so.
     is_asking: bool,
@@ -117,11 +121,19 @@ impl Transport {
             let problem = "holds, shares and alternatives need the module".to_owned();
             return Err(Error::ModuleMissing { problem, advice: "this Server decides by_script()" });
         }
-        let node = self.node_of(request);
-        let (is_asking, was_sent, split_tries, is_again, is_trial) = (false, false, 0, false, false);
-        let left = Vec::new();
-        let mut call =
-            Call { request, until, node, left, is_asking, was_sent, split_tries, is_again, is_trial };
+        let (node, is_guess) = self.node_of(request, &[]);
+        let mut call = Call {
+            request,
+            until,
+            node,
+            is_guess,
+            left: Vec::new(),
+            is_asking: false,
+            was_sent: false,
+            split_tries: 0,
+            is_again: false,
+            is_trial: false,
+        };
         let followed = Box::pin(self.follow(&mut call)).await;
         *is_in_doubt |= call.was_sent;
         let why = match followed {
@@ -162,10 +174,11 @@ impl Transport {
         logged
     }
 
-    fn node_of(&self, request: &Request) -> Arc<Node> {
+    /// Returns the node of a request, or a guess that was not asked.
+    fn node_of(&self, request: &Request, asked: &[Arc<Node>]) -> (Arc<Node>, bool) {
         match &self.shared.cluster {
-            None => self.shared.first.clone(),
-            Some(cluster) => cluster.node_of(&request.key_by(self.options.by)),
+            None => (self.shared.first.clone(), false),
+            Some(cluster) => cluster.node_of(&request.key_by(self.options.by), asked),
         }
     }
 
@@ -186,7 +199,8 @@ impl Transport {
             };
             let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
             let attempt = |may_be_near| {
-                let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
+                let may_leave = call.is_guess && self.may_ask_instead(call);
+                let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near, may_leave };
                 self.attempt(&call.node, &command, how)
             };
             let by_thread = if is_plain { run_by_thread(|| attempt(true)) } else { None };
@@ -225,20 +239,35 @@ impl Transport {
         call.is_trial.then_some(()).ok_or(Failure::NotSent)
     }
 
+    /// Returns whether another node than the guess is there to ask.
+    fn may_ask_instead(&self, call: &Call<'_>) -> bool {
+        let asked = [&*call.left, slice::from_ref(&call.node)].concat();
+        let is_there = |cluster: &Cluster| cluster.one_there(&asked).is_some();
+        asked.len() <= MOST_ASKED_ABOUT_A_SLOT && self.shared.cluster.as_ref().is_some_and(is_there)
+    }
+
     /// Prepares a call to be sent once more after this failure, if it may be.
     async fn prepare_again(&self, call: &mut Call<'_>, failure: Failure) -> Result<(), Failure> {
         let request = call.request;
         call.was_sent |= failure.was_sent();
         call.is_asking = false;
-        let other = self.node_of(request);
+        if matches!(failure, Failure::SlowToConnect) {
+            call.left.push(call.node.clone());
+        }
+        let (other, is_guess) = self.node_of(request, &call.left);
         match failure.code() {
-            // While the slot's node is unknown, any that is there can tell. One that is silent has taken the time for that.
-            None if matches!(&failure, Failure::NotConnected(why) if !why.is_timeout())
+            // Connecting goes on: where no other is left, the call waits for that.
+            None if matches!(failure, Failure::SlowToConnect) => {
+                (call.node, call.is_guess) = (other, is_guess);
+            }
+            // While the slot's node is unknown, any that is there can tell. Where it is known, its silence has taken the time for
+            // that.
+            None if matches!(&failure, Failure::NotConnected(why) if call.is_guess || !why.is_timeout())
                 && failure.is_away()
                 && !Arc::ptr_eq(&other, &call.node)
                 && !other.is_away() =>
             {
-                call.node = other;
+                (call.node, call.is_guess) = (other, is_guess);
             }
             // It may have been idle for long, and closed by the server.
             None if matches!(failure, Failure::Broken(_)) && request.is_repeatable() && !call.is_again => {
@@ -260,7 +289,7 @@ impl Transport {
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;
                 self.clock().sleep(self.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
-                call.node = self.node_of(request);
+                (call.node, call.is_guess) = self.node_of(request, &call.left);
             }
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
@@ -275,7 +304,7 @@ impl Transport {
                 let Some(other) = cluster.redirected(&call.node, error) else { return Err(failure) };
                 call.node.answers();
                 call.is_asking = error.code() == Some("ASK");
-                call.node = other;
+                (call.node, call.is_guess) = (other, false);
                 self.look_at_slots();
                 if call.node.is_away() {
                     self.admit_to_away(call)?;

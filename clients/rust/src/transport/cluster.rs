@@ -49,10 +49,13 @@ impl Cluster {
         Ok(Self { first, like, seeds, known, next_look_us: AtomicU64::new(0) })
     }
 
-    /// Returns the node of the key; while that is unknown, one that can redirect to it.
-    pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
+    /// Returns the node of the key; while that is unknown, a guess that can redirect to it, if possible one that was not asked.
+    /// Says whether it is a guess.
+    pub(crate) fn node_of(&self, key: &str, asked: &[Arc<Node>]) -> (Arc<Node>, bool) {
         let known = locked(&self.known).of_slots.get(&Slot::for_key(key)).cloned();
-        known.or_else(|| self.one_there(&[])).unwrap_or_else(|| self.first.clone())
+        let is_guess = known.is_none();
+        let guess = || self.one_there(asked).or_else(|| self.one_there(&[]));
+        (known.or_else(guess).unwrap_or_else(|| self.first.clone()), is_guess)
     }
 
     /// Returns a node that is not away and was not asked, if there is one.

@@ -36,6 +36,8 @@ pub(super) struct How {
     pub(super) waits_until: Option<Duration>,
     /// Lets the caller's runtime write and read.
     pub(super) may_be_near: bool,
+    /// Lets the call ask another node instead, if connecting takes longer than a reply may.
+    pub(super) may_leave: bool,
 }
 
 impl Transport {
@@ -45,13 +47,13 @@ impl Transport {
         if let Clock::Fake(fake) = self.clock() {
             return fake.run(command);
         }
-        let How { is_asking, waits_until, may_be_near } = how;
+        let How { is_asking, waits_until, may_be_near, may_leave } = how;
         let link = node.link();
         let near = if may_be_near { self.near(node, &link).await } else { None };
         let is_near = near.is_some();
         let mut connection = match (near, waits_until) {
             (Some(near), _) => near,
-            (_, None) => self.connection(node, &link).await?,
+            (_, None) => self.connection(node, &link, may_leave).await?,
             (_, Some(until)) => self.waiter(node, &link, until).await?,
         };
         // No other call may find out that the server, or this connection, is silent.
@@ -132,16 +134,24 @@ impl Transport {
     }
 
     /// Returns the connection that all calls share.
-    async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
+    async fn connection(
+        &self,
+        node: &Arc<Node>,
+        link: &Arc<Link>,
+        may_leave: bool,
+    ) -> Result<Connection, Failure> {
         if let Some(Ok(connection)) = link.shared.get() {
             return Ok(connection.clone());
         }
         let made = connecting(self.clone().connect(node.clone(), link.clone()));
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
-        let made = if node.is_away() {
-            timeout(self.options.timeout, made).await.unwrap_or_else(|| Err(timed_out()))
-        } else {
-            made.await
+        let made = match (may_leave, node.is_away()) {
+            (false, false) => made.await,
+            _ => match timeout(self.options.timeout, made).await {
+                Some(made) => made,
+                None if may_leave => return Err(Failure::SlowToConnect),
+                None => Err(timed_out()),
+            },
         };
         made.map_err(Failure::NotConnected)
     }

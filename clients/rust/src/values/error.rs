@@ -87,6 +87,9 @@ pub(crate) enum Failure {
     /// Not sent: there is no connection.
     #[error("{0}")]
     NotConnected(RedisError),
+    /// Not sent: connecting goes on, and another node may know as much.
+    #[error("connecting takes longer than the timeout")]
+    SlowToConnect,
     /// Not sent: this process gets no further connection, while others work.
     #[error("{0}")]
     NoMore(RedisError),
@@ -145,7 +148,7 @@ impl Failure {
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::NotSent | Self::TooOld | Self::NoMore(_) => Fault::OneCall,
+            Self::NotSent | Self::SlowToConnect | Self::TooOld | Self::NoMore(_) => Fault::OneCall,
             Self::NotConnected(error) if is_tls_mistake(error) => Fault::Callers,
             Self::NotConnected(error) if is_busy(error) => Fault::Away,
             Self::Silent(_) | Self::Broken(_) => Fault::Away,

@@ -121,6 +121,22 @@ async fn a_node_that_never_answered_delays_one_call() {
     }
 }
 
+#[tokio::test]
+async fn a_node_that_is_silent_from_the_start_delays_the_calls_of_others_by_a_timeout() {
+    let cluster = Cluster::start();
+    let name = name_on(&cluster, 0);
+    cluster.nodes[1].signal("STOP");
+    let began = Instant::now();
+    // Either may be the first to be asked.
+    for _ in 0..40 {
+        let server = Server::cluster([1, 0].map(|node| cluster.nodes[node].url())).unwrap();
+        let decision = Limiter::new(&server, limit(100, STILL)).take(&name, 1).await.unwrap();
+        assert!(!decision.degraded);
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(12), "{took:?}");
+}
+
 /// Names whose buckets that node has.
 fn names_on(cluster: &Cluster, node: usize) -> impl Iterator<Item = String> + '_ {
     (0..).map(|at: usize| at.to_string()).filter(move |name| cluster.node_of(&format!("tb:{name}")) == node)
