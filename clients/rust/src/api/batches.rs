@@ -83,9 +83,12 @@ impl Batches {
         std::iter::from_fn(|| batches.pop_lru()).filter_map(|(_, batch)| batch.close()).collect()
     }
 
-    /// Drops the tokens of a name: its bucket is full.
-    pub(crate) fn forget(&self, name: &str, limit: &Limit) {
-        locked(&self.of_names).pop(&(name.to_owned(), limit.clone()));
+    /// Drops the tokens of a name under all limits: its bucket is full.
+    pub(crate) fn forget(&self, name: &str) {
+        let mut batches = locked(&self.of_names);
+        let places: Vec<_> =
+            batches.iter().map(|(place, _)| place).filter(|(of, _)| of == name).cloned().collect();
+        places.iter().for_each(|place| _ = batches.pop(place));
     }
 }
 

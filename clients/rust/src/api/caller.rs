@@ -176,7 +176,7 @@ impl Caller {
         let denials = self.denials.clone().map(|denials| (denials, self.server.clone(), parts.to_vec()));
         move || {
             if let Some((denials, server, parts)) = &denials {
-                parts.iter().for_each(|part| denials.forget(part, server.now()));
+                parts.iter().for_each(|part| denials.forget(&part.name, server.now()));
             }
         }
     }

@@ -76,7 +76,8 @@ impl Limiter {
         Self { caller, batches, limit, max_wait: Duration::ZERO, share: None }
     }
 
-    /// Returns this limiter with another limit, for a caller that has its own.
+    /// Returns this limiter with another limit, for a caller that has its own. Of a name, both remember one denial, the last, and
+    /// each has a batch.
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, ..self.clone() }
     }
@@ -218,7 +219,7 @@ impl Limiter {
         // At the end, whatever it is: with what was fetched meanwhile.
         let _forgets = guard(batches, |batches| {
             if let Some(batches) = batches {
-                batches.forget(name, limit);
+                batches.forget(name);
             }
         });
         let request = Request::one("DEL", caller.key(name), limit, 0);

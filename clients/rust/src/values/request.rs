@@ -40,7 +40,7 @@ impl Part {
         Self::new(format!("{{{encoded}}}:{which}"), limit, amount)
     }
 
-    /// Where a limiter remembers it.
+    /// Where a limiter keeps its batch.
     pub(crate) fn place(&self) -> (String, Limit) {
         (self.name.clone(), self.limit.clone())
     }
