@@ -292,3 +292,16 @@ def test_by_the_script_the_call_comes_back_when_it_may_be_granted(
         decision = package.take(max_wait_ms=LONG_MS)
         assert (decision["allowed"], decision["degraded"]) == (True, False)
     assert executed(bare, "evalsha") - before < 20
+
+
+def test_by_the_script_a_call_is_denied_at_once_if_it_may_be_granted_too_late(
+    package: Package, start_server: StartServer
+) -> None:
+    bare = start_server(with_module=False)
+    package.server(bare, by="script", timeout_ms=5000)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    before = executed(bare, "evalsha")
+    denied = package.take(max_wait_ms=2000)
+    assert (denied["allowed"], denied["degraded"]) == (False, False)
+    assert executed(bare, "evalsha") == before + 1, "no second call after the wait"
