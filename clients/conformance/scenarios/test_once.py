@@ -6,6 +6,7 @@ import pytest
 
 from conftest import Package, level
 from drivers import DriverError
+from launch import ask
 from proxy import Proxy
 from services import Service
 
@@ -44,4 +45,18 @@ def test_a_settlement_whose_reply_is_lost_is_not_made_twice(
     assert package.do("settle", used=40) == first
     assert proxy.commands["TB.SETTLE"] + proxy.commands["TB.MSETTLE"] == 1
     assert proxy.commands["TB.CHARGE"] == 0
+    assert level(server) == 970
+
+
+def test_the_charge_of_a_lost_hold_whose_reply_is_lost_is_made_once_and_says_so(
+    package: Package, proxy: Proxy, server: Service
+) -> None:
+    package.server(proxy)
+    package.limiter(capacity=1000, rate="1/h")
+    package.do("hold", amount=100)
+    ask(server, "DEL", "tb:user")
+    proxy.cut["TB.CHARGE"] = 1
+    settled = package.do("settle", used=30)
+    assert settled["lost"], settled
+    assert proxy.commands["TB.CHARGE"] == 1
     assert level(server) == 970

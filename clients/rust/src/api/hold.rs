@@ -11,7 +11,7 @@ use crate::api::caller::{Caller, How, Sent};
 use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
 use crate::values::rules::SETTLED_AGAIN_AFTER;
-use crate::values::{each_once, random_bits, Amount, Error, JointDecision, Part, Request};
+use crate::values::{each_once, random_bits, Amount, Decision, Error, JointDecision, Part, Request};
 
 const LOG: &str = "tokenbucket_client::hold";
 
@@ -297,8 +297,9 @@ impl Inner {
         if parts.is_empty() {
             return Ok(locked(&self.decision).clone());
         }
-        let settled = self.caller.decide("TB.MSETTLE", vec![self.id.clone()], &parts, How::default()).await;
-        match &settled {
+        let mut settled =
+            self.caller.decide("TB.MSETTLE", vec![self.id.clone()], &parts, How::default()).await;
+        match &mut settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
                 if self.sent.is_sent.load(Ordering::Relaxed) =>
@@ -310,24 +311,34 @@ impl Inner {
         settled
     }
 
-    async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
+    async fn finish(&self, settled: &mut JointDecision, parts: &[Part]) -> Result<(), Error> {
         if self.sent.is_in_doubt.load(Ordering::Relaxed) {
             // A call without a reply may come now, and hold anew.
             let all = each_once(&[parts, &locked(&self.others)].concat());
             let end = self.settlement(&all)?;
             self.settle_later(end.to_end().unwrap_or(end), &all, SETTLED_AGAIN_AFTER);
         }
-        for (part, own) in parts.iter().zip(&settled.each) {
+        let mut charged = Ok(());
+        for (part, own) in parts.iter().zip(&mut settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or the server was away when the work began.
-                let charged = slice::from_ref(part);
-                self.caller.decide("TB.CHARGE", Vec::new(), charged, How::default()).await?;
+                let used = slice::from_ref(part);
+                match self.caller.decide("TB.CHARGE", Vec::new(), used, How::default()).await {
+                    Ok(JointDecision { binding: Decision { degraded, lost, .. }, .. }) => {
+                        for decision in [own, &mut settled.binding] {
+                            decision.degraded |= degraded;
+                            decision.lost |= lost;
+                        }
+                    }
+                    // One that the server refuses keeps no other.
+                    Err(error) => charged = charged.and(Err(error)),
+                }
             }
         }
         if self.is_local.load(Ordering::Relaxed) {
             self.caller.server.decide_locally(&self.settlement(parts)?)?;
         }
-        Ok(())
+        charged
     }
 
     fn settle_later(&self, settle: Request, parts: &[Part], after: Duration) {

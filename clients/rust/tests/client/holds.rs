@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{Decision, Limit, Limiter, Options, Part};
+use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
@@ -82,6 +82,18 @@ async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
     hold.set_used(3).unwrap();
     hold.settle().await.unwrap();
     assert_eq!(remaining(&limiter, "a").await, 7, "and is no longer thought to be away");
+}
+
+#[tokio::test]
+async fn a_charge_that_the_server_refuses_keeps_no_other() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
+    let hold =
+        limiter.hold_all(&["a", "b"].map(|name| Part::new(name, limiter.limit(), 1)), LONG).await.unwrap();
+    ask::<()>(&server, &["DEL", "tb:a", "tb:b"]);
+    ask::<()>(&server, &["ACL", "SETUSER", "default", "-tb.charge"]);
+    assert!(matches!(hold.settle().await, Err(Error::Refused { .. })));
+    assert_eq!(calls(&server, "tb.charge"), 2);
 }
 
 /// Also what this process held meanwhile.
