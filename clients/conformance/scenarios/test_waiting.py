@@ -76,6 +76,17 @@ def test_one_more_than_may_wait_is_denied_at_once(package: Package, server: Serv
     assert waits.result(10)["allowed"]
 
 
+@pytest.mark.also_in_clusters
+def test_a_wait_is_an_error_if_its_connection_has_a_wrong_password(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=1000)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    # Connections that are open go on to work. A pool may have one that serves a wait.
+    ask(server, "CONFIG", "SET", "requirepass", "secret")
+    done = package.many(count=10, concurrency=10, max_wait_ms=1000)
+    assert done["errors"].get("Other", 0) >= 5, done
+
+
 # Shares.
 
 

@@ -19,7 +19,7 @@ use crate::transport::locked::locked;
 use crate::transport::node::{is_due, Node};
 use crate::transport::Transport;
 use crate::values::rules::CONNECT_WITHIN;
-use crate::values::Failure;
+use crate::values::{Failure, Fault};
 
 /// A timer that fires so much later shows that this process is busy.
 pub(super) const LATE: Duration = Duration::from_millis(5);
@@ -177,7 +177,8 @@ impl Transport {
         made
     }
 
-    /// Returns a connection for a call that waits. If none can be had while others work, the server is not away.
+    /// Returns a connection for a call that waits. If none can be had while others work, the server is not away. A mistake, such
+    /// as a password that was changed, is an error all the same.
     async fn waiter(
         &self,
         node: &Arc<Node>,
@@ -201,11 +202,15 @@ impl Transport {
         if node.is_away() {
             return Err(Failure::NotSent);
         }
-        match connecting(node.clone().connect(link.clone(), false, self.connect_within())).await {
-            Ok(waiter) => Ok(waiter),
-            Err(error) if self.look(node).await => Err(Failure::NotConnected(error)),
-            Err(error) => Err(Failure::NoMore(error)),
+        let error = match connecting(node.clone().connect(link.clone(), false, self.connect_within())).await {
+            Ok(waiter) => return Ok(waiter),
+            Err(error) => error,
+        };
+        let failure = Failure::NotConnected(error.clone());
+        if failure.fault() == Fault::Callers || self.look(node).await {
+            return Err(failure);
         }
+        Err(Failure::NoMore(error))
     }
 }
 
