@@ -343,7 +343,14 @@ impl Limiter {
     ///
     /// Returns the same as [`take_all`](Self::take_all), and [`Error::ReplyLost`].
     pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.caller.decide("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await
+        let Caller { server, options, .. } = &*self.caller;
+        let before = vec![id.to_owned()];
+        let settled = self.caller.decide("TB.MSETTLE", before.clone(), parts, How::default()).await?;
+        // This process may have held it while the server was away.
+        if !settled.binding.degraded && server.degraded_count() > 0 {
+            server.decide_locally(&Request::new("TB.MSETTLE", before, &options.prefix, parts, None)?)?;
+        }
+        Ok(settled)
     }
 
     /// Gives back what batches have left.

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use redis::Value;
+use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
@@ -112,6 +113,21 @@ async fn a_hold_that_the_server_took_on_ends_here_as_well() {
     let again = limiter.hold("a", 1, LONG).await;
     server.signal("CONT");
     assert!(again.unwrap().decision().binding.degraded);
+}
+
+#[tokio::test]
+async fn a_hold_by_id_that_this_process_has_ends_by_the_settlement_on_the_server() {
+    let fake = Fake::new();
+    let limiter = Limiter::new(&fake.server(), limit(1, "0"));
+    let parts = |amount| [Part::new("a", limiter.limit(), amount)];
+    fake.set_away(true);
+    assert!(limiter.hold_as("id", &parts(1), LONG).await.unwrap().allowed());
+    fake.set_away(false);
+    fake.advance(SOON);
+    assert!(!limiter.settle_as("id", &parts(0)).await.unwrap().binding.degraded);
+    fake.set_away(true);
+    let again = limiter.hold_as("other", &parts(1), LONG).await.unwrap();
+    assert!(again.binding.degraded && again.allowed());
 }
 
 fn alternatives<const EACH: usize>(of: [[(&str, f64); EACH]; 2]) -> [Vec<Part>; 2] {
