@@ -49,6 +49,15 @@ def test_a_batch_that_is_too_small_says_when_there_is_enough(package: Package, s
     assert package.take()["allowed"]
 
 
+def test_a_reset_drops_a_batch_of_another_limit(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=10, rate="1/h", batch=10, connect=False)
+    other = [10, "2/h"]
+    assert package.take(limit=other)["allowed"]
+    package.do("reset")
+    assert [package.take(limit=other)["allowed"] for _ in range(11)] == 10 * [True] + [False]
+
+
 def test_limiters_with_batches_pass_what_there_is_and_no_more(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=5000)
     limiters = ["one", "two", "three"]

@@ -69,6 +69,21 @@ def test_tokens_that_come_back_by_the_limiter_end_a_denial(
     assert package.take()["allowed"]
 
 
+def test_tokens_that_come_back_end_a_denial_by_another_limit(package: Package, limit: Limit) -> None:
+    limit(capacity=3)
+    other = [3, "5/h"]
+    assert package.do("hold", amount=3)["allowed"]
+    refunds: list[tuple[str, dict[str, Any]]] = [
+        ("settle", {"used": 2}),
+        ("give", {"amount": 1}),
+        ("reset", {}),
+    ]
+    for refund, words in refunds:
+        assert not package.take(limit=other)["allowed"]
+        package.do(refund, **words)
+        assert package.take(limit=other)["allowed"], refund
+
+
 def test_tokens_that_come_back_end_a_denial_that_is_on_its_way(
     package: Package, server: Service, proxy: Proxy
 ) -> None:

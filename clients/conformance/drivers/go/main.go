@@ -51,6 +51,7 @@ type request struct {
 
 	// of calls
 	Name, Op, Share string
+	Limit           *[2]any // for this call alone
 	Cost, Weight    float64
 	Amount          amount
 	Used            *amount
@@ -192,6 +193,8 @@ func do(r request) (object, error) {
 		return cost(limiter, r)
 	case "http":
 		return serve(limiter, r)
+	case "reset":
+		return object{}, limiter.Reset(context.Background(), r.Name)
 	}
 	decision, err := call(limiter, r, r.Do, r.Name)
 	return described(decision), err
@@ -303,6 +306,9 @@ func described(decision tokenbucket.Decision) object {
 func call(limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket.Decision, error) {
 	ctx, cancel := r.context()
 	defer cancel()
+	if r.Limit != nil {
+		limiter = limiter.With(tokenbucket.Limit{Capacity: r.Limit[0].(float64), Rate: r.Limit[1].(string)})
+	}
 	switch op {
 	case "take":
 		return limiter.Take(ctx, name, r.Cost, r.waits()...)

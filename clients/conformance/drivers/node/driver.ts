@@ -54,6 +54,10 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     return {};
   },
   ...Object.fromEntries(["take", "take_up_to", "charge", "give", "wait", "take_all", "take_any"].map((op) => [op, call])),
+  async reset({ on, name }) {
+    await find(limiters, on).reset(name);
+    return {};
+  },
   hold: keepHold,
   hold_any: keepHold,
   async settle({ hold, used }) {
@@ -138,8 +142,12 @@ async function keepHold(request: Request) {
   return told(hold.decision);
 }
 
-function turnOf({ max_wait_ms, share, weight }: Request, signal?: AbortSignal) {
-  return { signal, maxWaitMs: max_wait_ms, share, weight };
+function turnOf({ max_wait_ms, share, weight, limit }: Request, signal?: AbortSignal) {
+  return { signal, maxWaitMs: max_wait_ms, share, weight, ...limitOf(limit) };
+}
+
+function limitOf(limit?: [Amount, Amount]) {
+  return limit && { limit: { capacity: limit[0], rate: limit[1] } };
 }
 
 function holdOf(request: Request, name: string, signal?: AbortSignal): Promise<Hold> {
@@ -157,7 +165,7 @@ async function ask(op: string, request: Request, name: string, signal?: AbortSig
     take: () => limiter.take(name, cost, turn),
     take_up_to: () => limiter.takeUpTo(name, amount, { signal }),
     charge: () => limiter.charge(name, amount, { signal }),
-    give: () => limiter.give(name, amount, { signal }),
+    give: () => limiter.give(name, amount, { signal, ...limitOf(request.limit) }),
     hold: async () => (await holdOf(request, name, signal)).decision,
     wait: () => limiter.wait(name, cost, { signal, maxWaitMs: max_wait_ms }),
     take_any: () => limiter.takeAny(name, request.alternatives, { signal }),

@@ -161,6 +161,8 @@ def prepared(on: Any, op: str, asked: dict[str, Any]) -> Callable[[Any], Any]:
     """Returns what makes the call for a name."""
     amount = asked.get(AMOUNTS.get(op, "amount"), 1)
     options = {name: asked[name] for name in OPTIONS.get(op, ()) if name in asked}
+    if "limit" in asked:
+        options["limit"] = Limit(*asked["limit"])
     method = getattr(on, op)
     return lambda name: method(name, amount, **options)
 
@@ -183,6 +185,12 @@ async def call(on: Any, op: str, asked: dict[str, Any]) -> Any:
 
 async def operation(asked: dict[str, Any]) -> dict[str, Any]:
     return told(await call(limiters[asked["on"]], asked["do"], asked))
+
+
+async def reset(asked: dict[str, Any]) -> dict[str, Any]:
+    on = limiters[asked["on"]]
+    await run(on, lambda: done(on.reset(asked["name"])))
+    return {}
 
 
 async def hold(asked: dict[str, Any]) -> dict[str, Any]:
@@ -410,7 +418,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-REQUESTS = (server, limiter, hold, lost, settle, hold_cancelled, many, second_runtime, fork)
+REQUESTS = (server, limiter, reset, hold, lost, settle, hold_cancelled, many, second_runtime, fork)
 MORE = (cost, http, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},

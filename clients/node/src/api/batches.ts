@@ -130,9 +130,9 @@ export class Batches {
     return batch;
   }
 
-  /** Drops the tokens of a bucket that is reset to full. */
-  forget(bucket: Bucket): void {
-    this.#batches.get(bucketId(bucket))?.empty();
+  /** Drops the tokens of a name that is reset to full, of whatever limit. */
+  forget({ name }: Bucket): void {
+    for (const batch of this.#batches.values()) if (batch.bucket.name === name) batch.empty();
   }
 
   async close(): Promise<void> {

@@ -6,6 +6,7 @@ import type { Clock } from "../transport/driver.js";
 import type { Bucket } from "./decider.js";
 
 interface Denial {
+  id: string;
   cost: number;
   decision: Decision;
   askedAt: number;
@@ -13,7 +14,7 @@ interface Denial {
 }
 
 /**
- * The last denial of each of at most `size` buckets.
+ * The last denial of each of at most `size` names.
  *
  * The server decided at some time between the call and its reply. Calls are refused no longer than if it was at the
  * call; `retryAfterMs` counts from the reply, so that it is enough.
@@ -29,15 +30,15 @@ export class Denials {
 
   /** The denial that still holds for such a cost; one of cost 5 says nothing about cost 1. */
   recall(bucket: Bucket, cost: Amount): Decision | undefined {
-    const id = bucketId(bucket);
-    const denial = this.#denials.get(id);
+    const denial = this.#denials.get(bucket.name);
     if (!denial) return undefined;
     const { decision } = denial;
     const now = this.clock.now();
     if (now >= denial.askedAt + decision.retryAfterMs) {
-      this.#denials.delete(id);
+      this.#denials.delete(bucket.name);
       return undefined;
     }
+    if (denial.id !== bucketId(bucket)) return undefined;
     // For a cost that can never be had, no wait helps, and the server says so.
     if (Number(cost) < denial.cost || Number(cost) > Number(bucket.limit.capacity)) return undefined;
     const waitedMs = Math.floor(now - denial.heardAt);
@@ -50,17 +51,17 @@ export class Denials {
   remember(bucket: Bucket, cost: Amount, decision: Decision, askedAt: number): void {
     if (decision.allowed || decision.degraded || decision.retryAfterMs <= 0) return;
     if (askedAt < this.#forgottenAt) return; // the server may have denied it before the tokens came back
-    const denial = { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() };
-    putLast(this.#denials, bucketId(bucket), denial, this.size);
+    const denial = { id: bucketId(bucket), cost: Number(cost), decision, askedAt, heardAt: this.clock.now() };
+    putLast(this.#denials, bucket.name, denial, this.size);
   }
 
   clear(): void {
     this.#denials.clear();
   }
 
-  /** Tokens have come back: the denial may no longer hold. */
+  /** Tokens have come back, by whatever limit: the denial may no longer hold. */
   forget(bucket: Bucket): void {
-    this.#denials.delete(bucketId(bucket));
+    this.#denials.delete(bucket.name);
     this.#forgottenAt = this.clock.now();
   }
 }

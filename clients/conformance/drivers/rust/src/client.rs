@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 use tokenbucket_client::{sync, Decision, Error, JointDecision, Limit, Options, Part};
 use tokio::task::block_in_place;
 
-use crate::{ms, number, Wrong};
+use crate::{limit, ms, number, Wrong};
 
 #[derive(Clone)]
 pub struct Server {
@@ -120,7 +120,12 @@ impl Limiter {
                 }
             };
         }
-        match self.waiting(request)? {
+        let mut waiting = self.waiting(request)?;
+        if let Some([capacity, rate]) = request["limit"].as_array().map(Vec::as_slice) {
+            let limit = limit(capacity, rate)?;
+            waiting = made!(waiting, limiter => limiter.with_limit(limit));
+        }
+        match waiting {
             Self::Tasks(limiter) => {
                 within(request, async { Ok(call!(limiter, operation, name, await)?) }).await
             }
@@ -134,6 +139,10 @@ impl Limiter {
     pub async fn hold(&self, name: &str, amount: f64, ttl: Duration) -> Result<Held, Error> {
         let hold = decided!(Limiter, self, limiter => limiter.hold(name, amount, ttl), Hold);
         Ok(Held { hold: hold?, of: Vec::new() })
+    }
+
+    pub async fn reset(&self, name: &str) -> Result<(), Error> {
+        decided!(Limiter, self, limiter => limiter.reset(name))
     }
 
     pub async fn close(&self) -> Result<(), Error> {

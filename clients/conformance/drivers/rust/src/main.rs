@@ -168,6 +168,10 @@ impl State {
                 self.servers.lock().unwrap().remove(name);
                 Ok(json!({}))
             }
+            "reset" => {
+                found(&self.limiters, on)?.limiter.reset(text(request, "name")).await?;
+                Ok(json!({}))
+            }
             operation => {
                 let (limiter, name) = (found(&self.limiters, on)?.limiter, text(request, "name"));
                 Ok(fields(&limiter.decide(operation, name, request).await?))

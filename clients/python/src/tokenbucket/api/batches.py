@@ -81,9 +81,12 @@ class Batches:
             batch.fetched_until = now + for_s
             return batch.fetched_until
 
-    def forget(self, part: Part) -> None:
+    def forget(self, name: str) -> None:
+        """Drops those of a name under all limits."""
         with self.lock:
-            self._batches.pop((part.name, part.limit), None)
+            for key in list(self._batches):
+                if key[0] == name:
+                    self._batches.pop(key, None)
 
     def drain(self) -> None:
         """Removes all batches."""

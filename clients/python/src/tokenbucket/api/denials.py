@@ -16,6 +16,7 @@ from .operations import Part
 
 @dataclass(frozen=True, slots=True)
 class _Denial:
+    limit: Limit
     cost: int | Fraction
     decision: Decision
     asked_at: float
@@ -23,7 +24,7 @@ class _Denial:
 
 
 class Denials:
-    """The last denial of each of at most `size` keys.
+    """The last denial of each of at most `size` names.
 
     The server decided between the request and its reply. Calls are refused as if it was at the request,
     so never for too long; `retry_after_ms` counts from the reply, so it is never too short.
@@ -33,22 +34,23 @@ class Denials:
         self._clock = clock
         self._size = size
         self._lock = threading.RLock()
-        self._denials: OrderedDict[tuple[str, Limit], _Denial] = OrderedDict()
+        self._denials: OrderedDict[str, _Denial] = OrderedDict()
         self._forgotten_at = -math.inf
 
     def recall(self, part: Part) -> Decision | None:
         """Returns the denial that still holds for this cost: one of cost 5 says nothing about cost 1."""
         if not self._denials:
             return None
-        key = part.name, part.limit
         with self._lock:
-            denial = self._denials.get(key)
+            denial = self._denials.get(part.name)
             if denial is None:
                 return None
             now = self._clock.monotonic()
             if now >= denial.asked_at + denial.decision.retry_after_ms / 1000:
-                self._denials.pop(key, None)
+                self._denials.pop(part.name, None)
                 return None
+        if denial.limit != part.limit:
+            return None
         wanted = exactly(part.amount)
         # The server says of others what is wrong with them.
         if wanted is None or not denial.cost <= wanted <= part.limit._capacity:
@@ -66,17 +68,17 @@ class Denials:
         exact = exactly(part.amount)
         if exact is None:
             return
-        key = part.name, part.limit
         with self._lock:
             if asked_at < self._forgotten_at:
                 return  # the server may have denied it before the tokens came back
-            self._denials[key] = _Denial(exact, decision, asked_at, self._clock.monotonic())
-            self._denials.move_to_end(key)
+            heard_at = self._clock.monotonic()
+            self._denials[part.name] = _Denial(part.limit, exact, decision, asked_at, heard_at)
+            self._denials.move_to_end(part.name)
             if len(self._denials) > self._size:
                 self._denials.popitem(last=False)
 
     def forget(self, part: Part) -> None:
-        """Tokens have come back: the denial may no longer hold."""
+        """Tokens have come back, by whatever limit: the denial may no longer hold."""
         with self._lock:
-            self._denials.pop((part.name, part.limit), None)
+            self._denials.pop(part.name, None)
             self._forgotten_at = self._clock.monotonic()

@@ -256,7 +256,7 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
             return (yield from self._reset([part]))
         finally:
             self._came_back([part])
-            self._batches.forget(part)
+            self._batches.forget(part.name)
 
     def _give_up(self, decision: Decision, part: Part) -> Steps[None]:
         """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
