@@ -280,5 +280,14 @@ func (c *patientConn) SyscallConn() (syscall.RawConn, error) {
 	if c.generation != c.dialer.generation.Load() {
 		return nil, net.ErrClosed
 	}
-	return c.system.SyscallConn()
+	raw, err := c.system.SyscallConn()
+	if _, isPlain := c.Conn.(syscall.Conn); err == nil && !isPlain && !c.isGreeted {
+		return unread{raw}, nil // what TLS has sent so far is no reply: go-redis would wait for one, with no deadline
+	}
+	return raw, err
 }
+
+// unread is a connection into which go-redis does not look.
+type unread struct{ syscall.RawConn }
+
+func (unread) Read(func(fd uintptr) bool) error { return nil }

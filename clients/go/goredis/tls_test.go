@@ -1,11 +1,14 @@
 package goredis_test
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +22,9 @@ import (
 func secured(t *testing.T, server string) (address string, drop func()) {
 	certified := httptest.NewTLSServer(nil) // has a certificate that no authority has signed
 	t.Cleanup(certified.Close)
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: certified.TLS.Certificates})
+	// It sends its tickets, to clients that keep them, after the handshake if it asks for certificates.
+	config := &tls.Config{Certificates: certified.TLS.Certificates, ClientAuth: tls.RequestClientCert}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,5 +85,44 @@ func TestAConnectionByTLSThatEndedIsNotUsed(t *testing.T) {
 	for i := int64(6); i < 10; i++ {
 		drop() // a call that must happen once is not sent again
 		left(t, i)(limiter.Give(ctx, "a", 1))
+	}
+}
+
+// From TLS 1.3 on, a server sends tickets once a connection is there.
+func TestAConnectionByTLSWhoseCallLeftServesTheNext(t *testing.T) {
+	address, _ := secured(t, realserver.Start(t).Address())
+	config := &tls.Config{InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	hurried, leave := context.WithCancel(ctx)
+	var dials atomic.Int64
+	gone := make(chan struct{})
+	dial := func(_ context.Context, network, _ string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			return nil, errors.New("one is enough")
+		}
+		conn, err := tls.Dial(network, address, config)
+		leave()
+		<-gone
+		return conn, err
+	}
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Dialer: dial})),
+		tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Nanosecond), tokenbucket.LogTo(t.Logf))
+	t.Cleanup(func() { limits.Close() })
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	if decision, err := limiter.Take(hurried, "a", 1); err == nil {
+		t.Fatalf("%+v: its caller left", decision)
+	}
+	close(gone)
+	decided := make(chan bool, 1)
+	go func() {
+		for isDecided := false; !isDecided; {
+			decision, err := limiter.Take(ctx, "a", 1)
+			isDecided = err == nil && !decision.Degraded
+		}
+		decided <- true
+	}()
+	select {
+	case <-decided:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a call did not end, or none was decided")
 	}
 }
