@@ -261,3 +261,32 @@ func TestANodeToWhichNothingConnectsCostsACallOneSecond(t *testing.T) {
 		return time.Since(began) < 1800*time.Millisecond
 	})
 }
+
+func TestCallersThatLeaveOpenNoMoreConnectionsThanThePoolHas(t *testing.T) {
+	cluster, let := realserver.StartCluster(t), make(chan struct{})
+	var dialling, most atomic.Int64
+	away := cluster.Nodes[0].Address()
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{cluster.Nodes[1].Address()}, PoolSize: 2,
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			if address == away {
+				if now := dialling.Add(1); now > most.Load() {
+					most.Store(now)
+				}
+				<-let
+			}
+			return net.Dial(network, address)
+		},
+	})), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	for i := 0; i < 40; i++ {
+		hurried, leave := context.WithTimeout(ctx, 20*time.Millisecond)
+		_, _ = limiter.Take(hurried, cluster.Names()[0], 1)
+		leave()
+	}
+	close(let)
+	if dials := most.Load(); dials < 1 || dials > 2 {
+		t.Fatalf("%d dials at a time", dials)
+	}
+}

@@ -53,7 +53,7 @@ type node struct {
 
 func newNode(options redis.Options) *node {
 	n := &node{size: mostAtOnce(options.PoolSize, options.MaxActiveConns)}
-	n.dialer = limit(&options)
+	n.dialer = limit(&options, n.size)
 	if options.Addr == "FailoverClient" { // as go-redis calls those of Sentinel
 		n.dialer.master = &master{moved: make(chan struct{})}
 	}
@@ -63,14 +63,15 @@ func newNode(options redis.Options) *node {
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
 // clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. Permits bound its connections
-// but for those that follow redirections or ask for slots. It shares with the program's client neither the handler of notifications
+// but for those that follow redirections or ask for slots; dials go on when their call has left, and have a bound of their own. It shares with the program's client neither the handler of notifications
 // nor the settings of maintenance, which a client in use changes.
-func limit(options *redis.Options) *dialer {
+func limit(options *redis.Options, size int) *dialer {
 	options.MaxRetries, options.MinIdleConns, options.MaxActiveConns = -1, 0, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
 	options.DialTimeout, options.PoolTimeout, options.PoolSize = rules.ConnectWithin, rules.ConnectWithin, poolSize
 	setNewer(options, `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
 		"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`)
+	setNewer(options, fmt.Sprintf(`{"MaxConcurrentDials": %d}`, size))
 	d := &dialer{next: options.Dialer, late: make(chan lateConn)}
 	if d.next == nil {
 		d.next = redis.NewDialer(options)
@@ -141,7 +142,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
 		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client}
-		n.dialer = limit(of)
+		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
 		c.nodes.Store(n.client, n)
