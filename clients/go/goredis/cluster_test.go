@@ -290,3 +290,22 @@ func TestCallersThatLeaveOpenNoMoreConnectionsThanThePoolHas(t *testing.T) {
 		t.Fatalf("%d dials at a time", dials)
 	}
 }
+
+// As one is that lost its file of nodes, or left: it serves no slot, and says that it knows none.
+func TestANodeThatKnowsOfNoSlotsChangesNothing(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	empty, names := cluster.Nodes[2], cluster.Names()
+	for _, node := range cluster.Nodes[:2] {
+		node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	empty.Do("CLUSTER", "RESET", "HARD")
+	for i := 0; i < 20; i++ {
+		doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{empty.Address(), cluster.Nodes[0].Address()}}))
+		limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
+		limiter := tokenbucket.NewLimiter(limits, hourly)
+		for _, name := range names[:2] {
+			left(t, 10)(limiter.Peek(ctx, name, 0))
+		}
+		limits.Close()
+	}
+}

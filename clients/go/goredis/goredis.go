@@ -233,6 +233,9 @@ func cause(err error) error {
 	return tokenbucket.Unanswered(err)
 }
 
+// errNoSlots lets go-redis ask another node where the slots are: this one is not of the cluster, or knows of no other yet.
+var errNoSlots = errors.New("it knows of no slots")
+
 // DialHook changes nothing.
 func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -244,7 +247,11 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
-		return next(within, command) // of go-redis itself
+		err := next(within, command) // of go-redis itself
+		if slots, ok := command.(*redis.ClusterSlotsCmd); ok && err == nil && len(slots.Val()) == 0 {
+			err = errNoSlots
+		}
+		return err
 	}
 }
 
