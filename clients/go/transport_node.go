@@ -264,7 +264,9 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 	case n.server.isClosed():
 		return ErrClosed
 	case fault == faultOfWrite || n.server.isMoving(err):
-		n.answered()
+		if n.server.cluster == nil || codeOf(err) != "CLUSTERDOWN" { // which any node may have replied
+			n.answered()
+		}
 		n.refused(err)
 	case fault == faultOfCaller:
 		if isServerLine(err) {

@@ -309,3 +309,39 @@ func TestANodeThatKnowsOfNoSlotsChangesNothing(t *testing.T) {
 		limits.Close()
 	}
 }
+
+func TestASlotThatNoNodeServesIsNoSignOfLife(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	names := cluster.Names()
+	for _, node := range cluster.Nodes {
+		node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+		node.Do("CLUSTER", "DELSLOTS", fmt.Sprint(node.Do("CLUSTER", "KEYSLOT", names[1])))
+	}
+	var outages atomic.Int64
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[1].Address()}}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(func(format string, args ...any) {
+		if strings.Contains(fmt.Sprintf(format, args...), "cannot ask the node "+cluster.Nodes[0].Address()) {
+			outages.Add(1)
+		}
+	}))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	realserver.Eventually(t, "connected", func() bool {
+		decision, err := limiter.Take(ctx, names[0], 1)
+		return err == nil && !decision.Degraded
+	})
+	over, leave := context.WithCancel(ctx)
+	defer leave()
+	for i := 0; i < 20; i++ {
+		go func() {
+			for over.Err() == nil {
+				_, _ = limiter.Take(over, names[1], 1)
+			}
+		}()
+	}
+	cluster.Nodes[0].Do("CLIENT", "PAUSE", "60000", "ALL")
+	realserver.Eventually(t, "the node that is silent is away", func() bool {
+		_, _ = limiter.Take(ctx, names[0], 1)
+		return outages.Load() > 0
+	})
+}
