@@ -138,14 +138,13 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
-	redirects := n.server.cluster != nil // perhaps to a node that is the silent one
 	switch {
-	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !redirects:
+	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !isRedirected(err):
 	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
-		if do(); redirects && isTimeout(err) {
+		if do(); isRedirected(err) && isTimeout(err) {
 			n.ping(began, err)
 		}
-	case err != nil && n.server.mayBeOfAnother(err):
+	case err != nil && mayBeOfAnother(err):
 		n.ping(began, err)
 	}
 	within := n.server.patience()
@@ -191,9 +190,9 @@ func (s *Server) isMoving(err error) bool {
 
 // mayBeOfAnother tells an error that may be of one connection alone, or of the node to which this one redirects, from one that
 // this node replied. Nodes that reply it to a call also reply it to PING.
-func (s *Server) mayBeOfAnother(err error) bool {
+func mayBeOfAnother(err error) bool {
 	code := codeOf(err)
-	return code == "" || s.cluster != nil && (code == "BUSY" || code == "LOADING")
+	return code == "" || isRedirected(err) && (code == "BUSY" || code == "LOADING")
 }
 
 // ping asks whether the server is there, unless it has said something since. After a timeout it does not wait for another
@@ -273,7 +272,7 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 			n.answered()
 		}
 		return n.wrong(err)
-	case fault == faultOfClient || n.server.mayBeOfAnother(err) && n.heard.Load() > began:
+	case fault == faultOfClient || mayBeOfAnother(err) && n.heard.Load() > began:
 		n.refused(err)
 	default:
 		n.failed(err)

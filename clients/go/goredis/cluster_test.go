@@ -345,3 +345,22 @@ func TestASlotThatNoNodeServesIsNoSignOfLife(t *testing.T) {
 		return outages.Load() > 0
 	})
 }
+
+func TestANodeThatExecutesNoWritesIsAway(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	outages, name := make(chan string, 1), cluster.Names()[0]
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[0].Address()}}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(func(format string, args ...any) {
+		outages <- fmt.Sprintf(format, args...)
+	}))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	left(t, 9)(limiter.Take(ctx, name, 1))
+	cluster.Nodes[0].Do("CLIENT", "PAUSE", "60000", "WRITE")
+	if decision, err := limiter.Take(ctx, name, 1); err != nil || !decision.Degraded {
+		t.Fatal(decision, err)
+	}
+	if line := <-outages; !strings.Contains(line, "cannot ask the node "+cluster.Nodes[0].Address()) {
+		t.Fatal(line)
+	}
+}

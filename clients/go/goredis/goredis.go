@@ -176,8 +176,12 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	err := c.client.Process(context.WithValue(ctx, following{}, &hops{of: c}), command)
-	return command.Val(), cause(err)
+	h := &hops{of: c}
+	err := cause(c.client.Process(context.WithValue(ctx, following{}, h), command))
+	if err != nil && h.isRedirected {
+		err = tokenbucket.Redirected(err)
+	}
+	return command.Val(), err
 }
 
 func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {
@@ -271,9 +275,10 @@ type following struct{}
 
 // hops are what a call has followed from node to node.
 type hops struct {
-	of       *cluster
-	until    time.Time // it follows no more: one Timeout after the first
-	unserved int       // how many nodes said that none serves the slot
+	of           *cluster
+	isRedirected bool
+	until        time.Time // it follows no more: one Timeout after the first
+	unserved     int       // how many nodes said that none serves the slot
 }
 
 const (
@@ -289,6 +294,7 @@ func isFollowed(ctx context.Context) bool {
 	if !ok {
 		return true
 	}
+	h.isRedirected = true
 	if end, has := ctx.Deadline(); has && h.until.IsZero() {
 		h.until = end
 	}
