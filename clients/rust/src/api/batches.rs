@@ -1,6 +1,8 @@
 //! Tokens fetched in batches and spent here, so that most takes need no server.
 
 use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use tokio::sync::OnceCell;
 
 use crate::api::caller::Caller;
 use crate::transport::ask::Answer;
+use crate::transport::background::timeout;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::values::{Decision, Error, Limit, Part, Request};
@@ -37,10 +40,12 @@ struct State {
     stale_at: Duration,
     reply: Decision,
     /// The next fetch, or the one under way. If the call that began it is dropped, a waiting one begins it again.
-    fetch: Arc<OnceCell<Result<Outcome, Error>>>,
+    fetch: Arc<Fetch>,
     /// No new caller finds it any longer: what is left goes back.
     is_closed: bool,
 }
+
+type Fetch = OnceCell<Result<Outcome, Error>>;
 
 #[derive(Clone)]
 enum Outcome {
@@ -105,8 +110,11 @@ impl Batch {
         for is_last in [false, true] {
             let fetch = locked(&self.state).fetch.clone();
             let mut own = None;
-            let began = self.caller.server.now();
-            let outcome = fetch.get_or_init(|| self.fetch(cost, size, began, &mut own)).await.clone()?;
+            let Some(outcome) = self.outcome_of(&fetch, cost, size, &mut own).await else {
+                locked(&self.state).leave(&fetch);
+                continue;
+            };
+            let outcome = outcome?;
             if let Some(decision) = own.or_else(|| self.spend(cost, self.caller.server.now())) {
                 return Ok(Some(decision));
             }
@@ -118,6 +126,32 @@ impl Batch {
             }
         }
         Ok(None)
+    }
+
+    /// Returns what the fetch brings, which this call begins unless it is under way. None if the task that began it is not run: its
+    /// thread blocks, or its owner keeps it aside.
+    async fn outcome_of(
+        &self,
+        fetch: &Fetch,
+        cost: u64,
+        size: u64,
+        own: &mut Option<Decision>,
+    ) -> Option<Result<Outcome, Error>> {
+        let (server, is_own) = (&self.caller.server, AtomicBool::new(false));
+        let began = server.now();
+        let mut outcome = pin!(fetch.get_or_init(|| {
+            is_own.store(true, Ordering::Relaxed);
+            self.fetch(cost, size, began, own)
+        }));
+        if server.transport.clock().is_real() {
+            let patience = server.transport.options.timeout.saturating_mul(3);
+            match timeout(patience, outcome.as_mut()).await {
+                Some(outcome) => return Some(outcome.clone()),
+                None if !is_own.load(Ordering::Relaxed) => return None,
+                None => {}
+            }
+        }
+        Some(outcome.await.clone())
     }
 
     async fn fetch(
@@ -186,6 +220,13 @@ impl Batch {
 }
 
 impl State {
+    /// Lets the next call fetch anew.
+    fn leave(&mut self, fetch: &Arc<Fetch>) {
+        if Arc::ptr_eq(&self.fetch, fetch) {
+            self.fetch = Arc::default();
+        }
+    }
+
     /// The tokens that may be spent.
     fn left(&mut self, now: Duration) -> u64 {
         if now >= self.stale_at {

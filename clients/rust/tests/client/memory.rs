@@ -1,12 +1,14 @@
 //! Denials remembered, and tokens fetched in batches.
 
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, limit, limiter, STILL};
+use crate::{calls, connect, limit, limiter, STILL};
 
 fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
     let fake = Fake::new();
@@ -68,6 +70,32 @@ async fn an_idle_process_does_not_spend_a_stale_batch() {
     fake.advance(Duration::from_secs(10));
     let all = limiter.take("a", 100).await.unwrap();
     assert_eq!(all.remaining, 0, "the bucket is full, and nothing beside it");
+}
+
+#[tokio::test]
+async fn a_fetch_whose_caller_is_not_run_holds_up_no_other_call() {
+    let server = Server::start();
+    let connected = connect(&server).with_timeout(Duration::from_secs(1));
+    let limiter = Limiter::with_options(&connected, limit(100, STILL), Options::new().batch(10));
+    assert!(limiter.take("b", 1).await.unwrap().allowed);
+    let (name, aside) = (0..)
+        .find_map(|at: usize| {
+            let (limiter, name) = (limiter.clone(), at.to_string());
+            let mut call = Box::pin({
+                let name = name.clone();
+                async move { limiter.take(&name, 1).await }
+            });
+            // The reply may be there at once.
+            let is_ready = call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+            (!is_ready).then_some((name, call))
+        })
+        .unwrap();
+    for _ in 0..3 {
+        let taken = tokio::time::timeout(Duration::from_secs(30), limiter.take(&name, 1)).await;
+        let decision = taken.expect("a decision").unwrap();
+        assert!(decision.allowed && !decision.degraded, "{decision:?}");
+    }
+    assert!(aside.await.unwrap().allowed);
 }
 
 #[tokio::test]
