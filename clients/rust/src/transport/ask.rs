@@ -264,9 +264,8 @@ impl Transport {
             None if matches!(failure, Failure::SlowToConnect) => {
                 (call.node, call.is_guess) = (other, is_guess);
             }
-            // While the slot's node is unknown, any that is there can tell. Where it is known, its silence has taken the time for
-            // that.
-            None if matches!(&failure, Failure::NotConnected(why) if call.is_guess || !why.is_timeout())
+            // While the slot's node is unknown, any that is there can tell. One that is silent has taken the time for that.
+            None if matches!(&failure, Failure::NotConnected(why) if !why.is_timeout())
                 && failure.is_away()
                 && !Arc::ptr_eq(&other, &call.node)
                 && !other.is_away() =>

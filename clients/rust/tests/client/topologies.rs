@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
@@ -135,6 +136,22 @@ async fn a_node_that_is_silent_from_the_start_delays_the_calls_of_others_by_a_ti
     }
     let took = began.elapsed();
     assert!(took < Duration::from_secs(12), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_first_call_asks_few_of_the_nodes_that_are_silent() {
+    let mut silent = Vec::new();
+    for _ in 0..12 {
+        silent.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let urls = silent.iter().map(|node| format!("redis://{}", node.local_addr().unwrap()));
+    let server = Server::cluster(urls).unwrap();
+    assert!(Limiter::new(&server, limit(1, STILL)).take("a", 1).await.unwrap().degraded);
+    let mut asked = 0;
+    for node in &silent {
+        asked += u32::from(node.poll_accept(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+    assert!((1..=5).contains(&asked), "{asked} of 12");
 }
 
 /// Names whose buckets that node has.
