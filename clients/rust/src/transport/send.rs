@@ -195,15 +195,21 @@ impl Transport {
             // A box on the way has forgotten it since it was used, and perhaps the others.
             drop(take(&mut *locked(&link.waiters)));
         }
-        let left = until.saturating_sub(self.now());
-        let Some(_turn) = timeout(left, link.connecting.acquire()).await else {
-            return Err(Failure::NoMore(timed_out()));
-        };
-        if node.is_away() {
-            return Err(Failure::NotSent);
-        }
-        let error = match connecting(node.clone().connect(link.clone(), false, self.connect_within())).await {
-            Ok(waiter) => return Ok(waiter),
+        let (here, left) = (Arc::new(()), until.saturating_sub(self.now()));
+        let caller = Arc::downgrade(&here);
+        let (to, by, within) = (node.clone(), link.clone(), self.connect_within());
+        // On the thread: a runtime that stops would keep its turn from others.
+        let made = connecting(async move {
+            let Some(_turn) = timeout(left, by.connecting.acquire()).await else { return Ok(None) };
+            if to.is_away() || caller.strong_count() == 0 {
+                return Ok(None);
+            }
+            to.connect(by.clone(), false, within).await.map(Some)
+        });
+        let error = match made.await {
+            Ok(Some(waiter)) => return Ok(waiter),
+            Ok(None) if node.is_away() => return Err(Failure::NotSent),
+            Ok(None) => return Err(Failure::NoMore(timed_out())),
             Err(error) => error,
         };
         let failure = Failure::NotConnected(error.clone());

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
 use tokio::io::{copy_bidirectional, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{yield_now, JoinHandle};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, id_of, limit, limiter, logs, patient, stat};
+use crate::{connect, id_of, limit, limiter, logs, patient, stat, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
@@ -152,6 +153,31 @@ async fn a_wait_that_is_forgotten_on_the_way_goes_on() {
         granted.allowed && !granted.degraded
     })
     .await;
+}
+
+/// Its waits that connect at that moment hold up none of others.
+#[test]
+fn a_runtime_that_stops_keeps_no_other_from_waiting() {
+    let server = Server::start();
+    let limiter = limiter_of(&server, STILL).with_max_wait(LONG);
+    empty(&server);
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let stopped = runtime();
+    for _ in 0..200 {
+        let limiter = limiter.clone();
+        stopped.spawn(async move { limiter.take("a", 1).await });
+    }
+    let mut waits = 0;
+    until("one waits, and others connect", || {
+        stopped.block_on(yield_now());
+        waits = stat(&server, "tokenbucket_waiting");
+        waits > 0
+    });
+    runtime().block_on(async {
+        let call = tokio::spawn(async move { limiter.take("a", 1).await });
+        wait_for("the wait of another", SOON, async || stat(&server, "tokenbucket_waiting") > waits).await;
+        call.abort();
+    });
 }
 
 #[tokio::test]
