@@ -32,7 +32,7 @@ const BYTES_OF_REQUEST: usize = 16 << 10;
 const SMALL_BYTES: usize = 8 << 10;
 
 /// The server and the router copy the method, whose length nothing else bounds.
-const COPIES_OF_METHOD: usize = 5;
+const COPIES_OF_METHOD: usize = 8;
 
 /// Bytes that a header holds beside its name and value. HTTP/2 sends one in a single byte.
 const BYTES_OF_HEADER: usize = 104;
