@@ -33,14 +33,12 @@ func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error
 			}
 		}
 		pause := decision.RetryAfter
-		switch {
-		case canKeep && left < betweenEnds:
-			pause = left
-		case canKeep:
+		if canKeep {
 			pause = betweenEnds
-		case s.byScript && pause > left:
-			return reply, err
-		case pause > left:
+		} else if s.byScript && pause > left {
+			break
+		}
+		if pause > left {
 			pause = left
 		}
 		if err = s.clock.Sleep(ctx, pause); err != nil {
