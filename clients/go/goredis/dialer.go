@@ -37,7 +37,8 @@ type dialer struct {
 // lateConn is a connection that nobody has used yet, and would find out that it has ended.
 type lateConn struct {
 	net.Conn
-	generation, ends int64 // of the dialer, before it was opened
+	generation int64
+	ends       int64 // the dialer's, before it was opened
 }
 
 // master is the one that Sentinel names.
@@ -88,7 +89,7 @@ func (d *dialer) look() {
 		defer d.master.isLooking.Store(false)
 		within, end := context.WithTimeout(d.life, lateWithin)
 		defer end()
-		if conn, err := d.open(within, "tcp", ""); err == nil {
+		if conn, _, err := d.open(within, "tcp", ""); err == nil {
 			_ = conn.Close()
 		}
 		select {
@@ -140,8 +141,8 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	go func() {
 		life, end := context.WithTimeout(d.life, lateWithin)
 		defer end()
-		generation, ends := d.generation.Load(), d.ends.Load()
-		conn, err := d.open(life, network, address)
+		ends := d.ends.Load()
+		conn, generation, err := d.open(life, network, address)
 		if err != nil {
 			failed <- err
 			return
@@ -174,8 +175,9 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 }
 
-func (d *dialer) open(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	generation := d.generation.Load()
+// open also returns the generation of the connection.
+func (d *dialer) open(ctx context.Context, network, address string) (conn net.Conn, generation int64, err error) {
+	generation = d.generation.Load()
 	defer func() {
 		if reason := recover(); reason != nil { // of a function that the program gave
 			err = tokenbucket.Unsent(fmt.Errorf("the dialer panicked: %v", reason))
@@ -185,9 +187,10 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		if mistake := mistakeOf(err); mistake != "" {
 			err = fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, mistake)
 		}
-		return nil, tokenbucket.Unsent(err)
+		return nil, 0, tokenbucket.Unsent(err)
 	}
-	wrapped := &patientConn{Conn: conn, dialer: d, generation: d.arrive(conn, generation)}
+	generation = d.arrive(conn, generation)
+	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
@@ -196,9 +199,9 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		_ = lingering.SetLinger(0)
 	}
 	if wrapped.system, _ = conn.(syscall.Conn); wrapped.system == nil {
-		return struct{ net.Conn }{wrapped}, nil
+		return struct{ net.Conn }{wrapped}, generation, nil
 	}
-	return wrapped, nil
+	return wrapped, generation, nil
 }
 
 const ofSentinels = "redis: all sentinels specified in configuration are unreachable: "

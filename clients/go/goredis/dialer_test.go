@@ -33,7 +33,7 @@ func TestOneLookAtATimeAndNoneAfterTheEnd(t *testing.T) {
 func TestAReplyThatTricklesInHasOneTimeout(t *testing.T) {
 	client, server := net.Pipe()
 	d := &dialer{next: func(context.Context, string, string) (net.Conn, error) { return client, nil }}
-	conn, err := d.open(context.Background(), "", "")
+	conn, _, err := d.open(context.Background(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +50,34 @@ func TestAReplyThatTricklesInHasOneTimeout(t *testing.T) {
 		if _, err = conn.Read(make([]byte, 1)); time.Since(began) > time.Second {
 			t.Fatal("it goes on reading")
 		}
+	}
+}
+
+func TestALateConnectionToAnotherMasterServesTheNextCall(t *testing.T) {
+	client, _ := net.Pipe()
+	var dials atomic.Int64
+	let := make(chan struct{})
+	d := &dialer{late: make(chan lateConn), master: &master{address: "the former", moved: make(chan struct{})}}
+	d.life, d.end = context.WithCancel(context.Background())
+	defer d.end()
+	d.next = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if dials.Add(1) == 1 {
+			<-let
+			return client, nil
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	left, leave := context.WithCancel(d.life)
+	leave()
+	if _, err := d.dial(left, "tcp", ""); err == nil {
+		t.Fatal("its caller left")
+	}
+	realserver.Eventually(t, "it dials", func() bool { return dials.Load() == 1 })
+	close(let)
+	conn, err := d.dial(context.Background(), "tcp", "")
+	if err != nil || conn.RemoteAddr() != client.RemoteAddr() {
+		t.Fatal(conn, err)
 	}
 }
 
@@ -75,7 +103,7 @@ func TestIdleConnectionsStayWhileOthersHear(t *testing.T) {
 		}
 	}
 	for who := 0; who < 2; who++ {
-		conn, err := d.open(context.Background(), "", "")
+		conn, _, err := d.open(context.Background(), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
