@@ -247,7 +247,7 @@ impl Transport {
     fn may_ask_instead(&self, call: &Call<'_>) -> bool {
         let asked = [&*call.left, slice::from_ref(&call.node)].concat();
         let is_there = |cluster: &Cluster| cluster.one_there(&asked).is_some();
-        asked.len() <= MOST_ASKED_ABOUT_A_SLOT && self.shared.cluster.as_ref().is_some_and(is_there)
+        call.may_ask_another() && self.shared.cluster.as_ref().is_some_and(is_there)
     }
 
     /// Prepares a call to be sent once more after this failure, if it may be.
