@@ -132,7 +132,7 @@ impl Batch {
     /// thread blocks, or its owner keeps it aside.
     async fn outcome_of(
         &self,
-        fetch: &Fetch,
+        fetch: &Arc<Fetch>,
         cost: u64,
         size: u64,
         own: &mut Option<Decision>,
@@ -141,7 +141,7 @@ impl Batch {
         let began = server.now();
         let mut outcome = pin!(fetch.get_or_init(|| {
             is_own.store(true, Ordering::Relaxed);
-            self.fetch(cost, size, began, own)
+            self.fetch(fetch, cost, size, began, own)
         }));
         if server.transport.clock().is_real() {
             let patience = server.transport.options.timeout.saturating_mul(3);
@@ -156,6 +156,7 @@ impl Batch {
 
     async fn fetch(
         &self,
+        fetch: &Arc<Fetch>,
         cost: u64,
         size: u64,
         began: Duration,
@@ -166,7 +167,7 @@ impl Batch {
         let answer = self.caller.server.transport.ask(&request, Duration::ZERO).await;
         let (fetched, is_closed) = {
             let mut state = locked(&self.state);
-            state.fetch = Arc::default();
+            state.leave(fetch);
             let fetched = match answer? {
                 Answer::Reply(reply) => Decision::from_redis_value(reply)?,
                 Answer::Away(node) => return Ok(Outcome::Away(node)),
@@ -220,7 +221,7 @@ impl Batch {
 }
 
 impl State {
-    /// Lets the next call fetch anew.
+    /// Lets the next call fetch anew, unless one has begun that.
     fn leave(&mut self, fetch: &Arc<Fetch>) {
         if Arc::ptr_eq(&self.fetch, fetch) {
             self.fetch = Arc::default();
