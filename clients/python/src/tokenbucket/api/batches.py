@@ -84,9 +84,8 @@ class Batches:
     def forget(self, name: str) -> None:
         """Drops those of a name under all limits."""
         with self.lock:
-            for key in list(self._batches):
-                if key[0] == name:
-                    self._batches.pop(key, None)
+            for key in [key for key in self._batches if key[0] == name]:
+                del self._batches[key]
 
     def drain(self) -> None:
         """Removes all batches."""
