@@ -352,7 +352,7 @@ impl<N: Name> Queue<N> {
             wanted.peek().is_some() && (line.would_be_lacked(seen, micro) || exceeds(wanted, left_micro))
         };
         let due: Vec<_> = self.pending(now_us).collect();
-        if due.len() >= MAX_ASKED || due.iter().any(|(_, is_overridden)| *is_overridden) {
+        if due.len() >= MAX_ASKED || due.iter().any(|(_, may_unblock)| *may_unblock) {
             return true;
         }
         if line.calls.len() <= MAX_ASKED {
@@ -366,19 +366,20 @@ impl<N: Name> Queue<N> {
         calls.len() >= MAX_ASKED || is_short(&mut wanted)
     }
 
-    /// Returns the first keys where calls are due, and whether an override may have begun to deny these. Then they block others
-    /// no longer.
+    /// Returns the first keys where calls are due, and whether these may have ceased to block others: an override denies one of
+    /// them, or its hold has ended or shrunk, and no wait brings as much again.
     fn pending(&self, now_us: i64) -> impl Iterator<Item = (LineId, bool)> + '_ {
         let looks = self.looks.iter().take_while(move |(look_us, _)| *look_us <= now_us);
         let due =
             self.due.iter().chain(looks.map(|(_, call)| call)).filter_map(|call| self.waiters.get(call));
-        let due = due.map(|waiter| (waiter.parked_at, waiter.is_suspect));
-        let changed = self.changed.iter().map(|(at, change)| (*at, change.replaced_from.is_some()));
+        let due = due.map(|waiter| (waiter.parked_at, waiter.is_suspect || waiter.is_outgrown));
+        let changed =
+            self.changed.iter().map(|(at, it)| (*at, it.replaced_from.is_some() || !it.ids.is_empty()));
         changed.chain(due).take(MAX_ASKED)
     }
 
-    fn is_override_pending(&self, now_us: i64) -> bool {
-        self.pending(now_us).any(|(_, is_overridden)| is_overridden)
+    fn may_unblock_others(&self, now_us: i64) -> bool {
+        self.pending(now_us).any(|(_, may_unblock)| may_unblock)
     }
 
     /// Returns the calls that wait at a key.
@@ -397,7 +398,7 @@ impl<N: Name> Queue<N> {
         }
         while let Some(&(deadline_us, arrival)) = self.deadlines.first().filter(|(at_us, _)| *at_us <= now_us)
         {
-            let may_be_served = || self.may_be_served(arrival, now_us) || self.is_override_pending(now_us);
+            let may_be_served = || self.may_be_served(arrival, now_us) || self.may_unblock_others(now_us);
             if !are_served || !may_be_served() {
                 return Some(arrival);
             }

@@ -483,6 +483,28 @@ fn a_hold_that_can_no_longer_grow_keeps_nobody() {
     assert_eq!(server.queue.count(), 0, "it is denied");
 }
 
+/// An override denies what its hold now lacks. Until that is seen, no newcomer takes what belongs to the call behind it.
+#[test]
+fn a_call_whose_hold_shrinks_or_ends_under_an_override_keeps_nobody() {
+    let take = |key: &[u8], tokens| part(key, limit(4, "1/d"), tokens * MILLION, None);
+    let hold = |key: &[u8], tokens, id| part(key, limit(4, "0"), tokens * MILLION, Some(id));
+    let shrink = |server: &mut Server| assert!(server.call(0, &[hold(b"held", 1, 1)], None).0);
+    let end = |server: &mut Server| server.sleep_between_slices(TTL_US);
+    for change in [&shrink as &dyn Fn(&mut Server), &end] {
+        let mut server = Server::default();
+        assert!(server.call(0, &[take(b"k", 1), take(b"l", 1), hold(b"held", 2, 1)], None).0);
+        server.call(0, &[take(b"k", 4)], Some(2 * TTL_US));
+        server.call(0, &[take(b"k", 1), take(b"l", 4), hold(b"held", 2, 1)], Some(2 * TTL_US));
+        let behind = server.call(0, &[take(b"l", 1), hold(b"other", 1, 2)], Some(TTL_US)).1;
+        server.override_limit(0, b"held", ["0", "0"], 10_000);
+        server.slice = Some(0);
+        change(&mut server);
+        assert!(!server.call(0, &[hold(b"other", 4, 3)], None).0);
+        server.finish();
+        assert_eq!(server.served, Vec::from_iter(behind));
+    }
+}
+
 /// Calls that wait for a bucket that all of them want and for one of their own.
 struct Crowd {
     server: Server,
