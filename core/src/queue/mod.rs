@@ -20,7 +20,8 @@
 //! One release may serve thousands of calls, and the server has other clients. So a turn stops when its time is over
 //! ([`Levels::has_time`]), and the next one continues. The outcome is that of one long turn: calls are examined in order of
 //! arrival, and nothing is decided against a call that is *due*, which means still to be examined. No new call takes what it
-//! wants ([`Queue::wanted_before`]), and it does not time out ([`Queue::overdue`]).
+//! wants ([`Queue::wanted_before`]), and it does not time out ([`Queue::overdue`]). Only a hold that a waiting call wants may be
+//! set by a new call meanwhile, and the waiting one then needs less.
 //!
 //! # What waiting calls cost others
 //!

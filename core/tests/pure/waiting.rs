@@ -244,8 +244,13 @@ impl Server {
             let arrival = max_wait_us.map(|max_wait_us| self.enter(db, parts, max_wait_us, share));
             return (false, arrival);
         }
-        // A hold that was there before may give tokens back.
-        let only_takes = parts.iter().all(|part| self.world.held_of(db, part).is_none());
+        // A hold that was there before may give tokens back; a waiting call that wants the same hold then lacks less of it.
+        let is_claimed = |part: &Part| {
+            let mut others =
+                self.waiting.calls.iter().filter(|call| call.db == db).flat_map(|call| &call.parts);
+            part.id().is_some() && others.any(|other| (&other.key, other.id()) == (&part.key, part.id()))
+        };
+        let only_takes = parts.iter().all(|part| self.world.held_of(db, part).is_none() && !is_claimed(part));
         let is_marked = self.queue.is_marked(self.world.now_us);
         let without = (only_takes && is_marked).then(|| self.served_to_the_end());
         for part in parts {
