@@ -72,7 +72,9 @@ pub struct Waiting {
     pub calls: Vec<Call>,
     /// The virtual times of the tenants of a key, while any call waits there.
     virtual_times: HashMap<(Db, Name), HashMap<Option<Name>, u128>>,
-    /// Set while virtual times may differ: an override has begun or ended to deny calls, and the queue finds that later.
+    /// Set once an override has begun or ended to deny calls, until the queue has examined them.
+    is_stale: bool,
+    /// Set while virtual times may differ: the queue examined such calls later.
     is_unsure: bool,
 }
 
@@ -83,6 +85,7 @@ impl Waiting {
         let wants_anything = call.wants_anything();
         call.share = call.share.filter(|_| wants_anything);
         call.is_apart = call.parts.iter().any(|part| buckets.is_overridden(call.db, part));
+        self.is_unsure |= self.is_stale && call.share.is_some();
         self.begin(&call);
         self.calls.push(call);
     }
@@ -103,6 +106,7 @@ impl Waiting {
             let mut call = self.calls[place].clone();
             if call.is_apart != is_apart(&call) {
                 call.is_apart = !call.is_apart;
+                self.is_stale = true;
                 self.is_unsure |= has_shares;
                 self.begin(&call);
                 self.calls[place] = call;
@@ -158,6 +162,11 @@ impl Waiting {
         let is_waited = |db, key: &Name| calls.iter().any(|call| call.waits_for(db, key));
         self.virtual_times.retain(|(db, key), _| is_waited(*db, key));
         self.is_unsure &= !self.virtual_times.is_empty();
+    }
+
+    /// Notes that the queue has examined all calls.
+    pub fn end_turn(&mut self) {
+        self.is_stale = false;
     }
 
     fn has_shares(&self) -> bool {

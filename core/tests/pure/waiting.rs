@@ -416,6 +416,7 @@ impl Server {
             let lost = self.waiting.calls.iter().find(|call| call.is_lost(&self.world));
             assert!(lost.is_none(), "{lost:?} waits in vain");
             assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
+            self.waiting.end_turn();
         }
         assert_eq!(self.queue.count(), self.waiting.calls.len());
         assert!(self.queue.arrivals().eq(self.waiting.calls.iter().map(|call| call.arrival)));
