@@ -65,6 +65,9 @@ fn a_call_of_which_one_bucket_has_moved_gets_nothing() {
     client.decide(&format!("TB.OVERRIDE {KEY} 2 0 86400000"));
     assert_eq!((client.waiting(), client.keys()), (1, 1), "granted of what has moved");
     client.say(&format!("MIGRATE 127.0.0.1 {} {KEY} 0 10000", new.port()));
+    let newcomer = client.attempt(&format!("TB.TAKE {KEY} 1 0 1"));
+    assert!(newcomer.is_err_and(|error| error.starts_with("ASK")));
+    assert!(is_before(6, 2) || client.waiting() == 1, "it waits until the slot has moved");
     for node in [new, old] {
         node.connect().say(&format!("CLUSTER SETSLOT 0 NODE {}", node_id(new)));
     }
