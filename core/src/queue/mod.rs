@@ -349,8 +349,12 @@ impl<N: Name> Queue<N> {
             return false;
         }
         let is_short = |wanted: &mut dyn Iterator<Item = i64>| {
-            let mut wanted = wanted.filter(|wanted_micro| *wanted_micro > 0).peekable();
-            wanted.peek().is_some() && (line.would_be_lacked(seen, micro) || exceeds(wanted, left_micro))
+            let wanted: Vec<_> = wanted.filter(|wanted_micro| *wanted_micro > 0).collect();
+            let sum_micro = wanted.iter().copied().fold(0, i64::saturating_add);
+            // What is taken before the last of them: the new call's, and the others'.
+            let before_micro = |least: &i64| micro.saturating_add(sum_micro).saturating_sub(*least);
+            let is_blocked = |least| line.would_be_lacked(seen, before_micro(least));
+            sum_micro > left_micro || wanted.iter().min().is_some_and(is_blocked)
         };
         let due: Vec<_> = self.pending(now_us).collect();
         if due.len() >= MAX_ASKED || due.iter().any(|(_, may_unblock)| *may_unblock) {
@@ -723,11 +727,6 @@ impl Waiter {
         self.is_suspect |= is_outgrown;
         is_outgrown || (is_parked && (self.place == Place::Overridden || request.is_satisfied(seen)))
     }
-}
-
-/// Returns whether calls want more than there is.
-fn exceeds(wanted_micro: impl Iterator<Item = i64>, micro: i64) -> bool {
-    wanted_micro.fold(0, i64::saturating_add) > micro
 }
 
 /// Frees memory of a map that was much larger: a call may name a thousand keys.

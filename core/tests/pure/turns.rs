@@ -505,6 +505,22 @@ fn a_call_whose_hold_shrinks_or_ends_under_an_override_keeps_nobody() {
     }
 }
 
+/// Two are due, and the second would be kept by an earlier call if a newcomer took what is free.
+#[test]
+fn a_newcomer_takes_nothing_after_which_one_who_is_due_is_kept() {
+    let mut server = Server::default();
+    let take = |key: &[u8], tokens| part(key, limit(4, "1/d"), tokens * MILLION, None);
+    let hold = |tokens, id| part(b"pool", limit(4, "0"), tokens * MILLION, Some(id));
+    assert!(server.call(0, &[take(b"k", 1), take(b"l", 4)], None).0);
+    server.call(0, &[take(b"k", 4), hold(3, 1)], Some(MILLION));
+    let due = [2, 3].map(|id| server.call(0, &[take(b"l", 1), hold(1, id)], Some(MILLION)).1.unwrap());
+    server.slice = Some(0);
+    server.give(0, &take(b"l", 0), 2 * MILLION);
+    assert!(!server.call(0, &[hold(1, 4)], None).0);
+    server.finish();
+    assert_eq!(server.served, due);
+}
+
 /// Calls that wait for a bucket that all of them want and for one of their own.
 struct Crowd {
     server: Server,
