@@ -218,14 +218,11 @@ func (n *node) isAway() bool {
 	return until != 0 && n.server.now() < until
 }
 
-// admits returns whether to ask: while the server is away, the first call after that moment moves it, and asks.
+// admits returns whether to ask: while the server is away, the first call after that moment moves it, and asks. All ask if none
+// has done so for another retryEvery: the outage may be over for long.
 func (n *node) admits() bool {
-	until := n.awayUntil.Load()
-	if until == 0 {
-		return true
-	}
-	now := n.server.now()
-	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.retryEvery))
+	until, now, every := n.awayUntil.Load(), n.server.now(), int64(n.server.retryEvery)
+	return until == 0 || now-until >= every || now >= until && n.awayUntil.CompareAndSwap(until, now+every)
 }
 
 func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
