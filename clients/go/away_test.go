@@ -447,11 +447,13 @@ func TestHowManyCallsTryAServerThatIsAway(t *testing.T) {
 		pause, steps time.Duration
 		asked        int
 	}{
-		"it has just failed":        {calls, 0, 0, 0},
-		"time to try":               {calls, 500 * time.Millisecond, 0, 1},
-		"not yet as long again":     {calls, 999 * time.Millisecond, 0, 1},
-		"nobody has tried for long": {calls, time.Second, 0, calls},
-		"a steady stream":           {calls, 500 * time.Millisecond, 300 * time.Millisecond, 4},
+		"it has just failed":             {calls, 0, 0, 0},
+		"time to try":                    {calls, 500 * time.Millisecond, 0, 1},
+		"not yet as long again":          {calls, 999 * time.Millisecond, 0, 1},
+		"nobody has tried for long":      {calls, time.Second, 0, calls},
+		"a steady stream":                {calls, 500 * time.Millisecond, 300 * time.Millisecond, 4},
+		"a try has the only connection":  {1, 500 * time.Millisecond, 0, 1},
+		"a long one has it, in a stream": {1, 500 * time.Millisecond, 300 * time.Millisecond, 1},
 	} {
 		for _, isBack := range []bool{true, false} {
 			log, server := &realserver.Log{}, &crowded{Server: tokenbuckettest.NewServer(), connections: c.connections, next: func() {}}

@@ -76,7 +76,7 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	return reply, n, err
 }
 
-// call goes in this order: permit, is it away, command, judgement.
+// call goes in this order: is it away, permit, command, judgement.
 func (n *node) call(ctx context.Context, c command) (any, error) {
 	if err := n.takePermit(ctx); err != nil {
 		return nil, err
@@ -95,21 +95,25 @@ var ping = command{args: []any{"PING"}}
 
 // takePermit waits in the order in which calls come, unless the server is away.
 func (n *node) takePermit(ctx context.Context) error {
-	if n.isAway() {
+	if !n.admits() {
 		return n.away()
 	}
 	select {
 	case n.permits <- struct{}{}:
+		return nil
 	default:
-		timer := time.NewTimer(rules.ConnectWithin)
-		defer timer.Stop()
-		select {
-		case n.permits <- struct{}{}:
-		case <-timer.C:
-			return n.judge(command{}, errBusy, n.server.now(), false)
-		case <-ctx.Done():
-			return ctx.Err()
+		if n.isAway() { // the calls that try it have all permits
+			return n.away()
 		}
+	}
+	timer := time.NewTimer(rules.ConnectWithin)
+	defer timer.Stop()
+	select {
+	case n.permits <- struct{}{}:
+	case <-timer.C:
+		return n.judge(command{}, errBusy, n.server.now(), false)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	if !n.admits() {
 		n.returnPermit()
