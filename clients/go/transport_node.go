@@ -41,7 +41,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 
 // nodeOf returns the node that has the key. It asks for all calls, so that the end of one says nothing about the server.
 func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
-	if s.cluster == nil || key == "" {
+	if s.cluster == nil {
 		return s.home, nil
 	}
 	if err := s.home.takePermit(ctx); err != nil {
@@ -161,6 +161,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	return reply, isSent, err
 }
 
+// do sends a command without a key to this node, and so one of key "", which client libraries take for none.
 func (n *node) do(ctx context.Context, c command) (any, error) {
 	ctx = callContext{ctx, n.server.timeout}
 	if n.server.cluster != nil && c.key != "" {

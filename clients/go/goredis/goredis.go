@@ -109,6 +109,9 @@ func (n *node) Do(ctx context.Context, args ...any) (any, error) {
 	n.dialer.look()
 	reply, err := n.client.Do(ctx, args...).Result()
 	n.dialer.see(err)
+	if n.cluster != nil && redis.HasErrorPrefix(err, "MOVED ") {
+		n.cluster.ReloadState(ctx)
+	}
 	return reply, cause(err)
 }
 
@@ -185,6 +188,9 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 }
 
 func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {
+	if key == "" {
+		key = "\x00" // of the same slot: go-redis takes any node for none
+	}
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, cause(err)
