@@ -151,6 +151,19 @@ func newCluster(options redis.ClusterOptions) *cluster {
 		c.nodes.Store(n.client, n)
 		return n.client
 	}
+	if ask := options.ClusterSlots; ask != nil { // Sentinels may be silent for seconds; go-redis remembers which one answers
+		options.ClusterSlots = func(ctx context.Context) ([]redis.ClusterSlot, error) {
+			var slots []redis.ClusterSlot
+			ended := make(chan error, 1)
+			go func() { found, err := ask(ctx); slots = found; ended <- err }()
+			select {
+			case err := <-ended:
+				return slots, err
+			case <-time.After(rules.ConnectWithin):
+				return nil, context.DeadlineExceeded
+			}
+		}
+	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
 	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = rules.MostRedirections, -1, -1
 	setNewer(&options, `{"DisableRoutingPolicies": true}`) // for which go-redis asks any node for COMMAND
