@@ -111,7 +111,7 @@ func (l *Limiter) drainRemoved(b *batch) int64 {
 
 func (l *Limiter) giveBack(ctx context.Context, p part) error {
 	defer l.forget(p.name)
-	_, err := l.decide(ctx, "TB.GIVE", p)
+	_, err := parseDecision(l.server.ask(ctx, l.command([]any{"TB.GIVE"}, p))) // no policy has it to give
 	return err
 }
 
@@ -188,7 +188,8 @@ func (l *Limiter) forgetBatches(name string) {
 	}
 }
 
-// Close gives back what batches have left, also those that are fetched meanwhile.
+// Close gives back what batches have left, also those that are fetched meanwhile. Under every policy, it returns ErrServerAway or
+// ErrReplyLost if the server does not take it: others are then denied it until the bucket has refilled.
 func (l *Limiter) Close(ctx context.Context) (failure error) {
 	l.batches.Lock()
 	var left []part

@@ -421,6 +421,70 @@ func TestEachOutageHasItsTwoLines(t *testing.T) {
 	log.Expect(t, want...)
 }
 
+// crowded makes further calls while it is asked, time passing before each.
+type crowded struct {
+	*tokenbuckettest.Server
+	connections int
+	next        func()
+	asked       int
+}
+
+func (c *crowded) Address() string  { return "" }
+func (c *crowded) Connections() int { return c.connections }
+func (c *crowded) Close() error     { return nil }
+func (c *crowded) Do(ctx context.Context, args ...any) (any, error) {
+	if args[0] != "PING" {
+		c.asked++
+		c.next()
+	}
+	return c.Server.Do(ctx, args...)
+}
+
+func TestHowManyCallsTryAServerThatIsAway(t *testing.T) {
+	const calls = 10
+	for name, c := range map[string]struct {
+		connections  int
+		pause, steps time.Duration
+		asked        int
+	}{
+		"it has just failed":             {calls, 0, 0, 0},
+		"time to try":                    {calls, 500 * time.Millisecond, 0, 1},
+		"not yet as long again":          {calls, 999 * time.Millisecond, 0, 1},
+		"nobody has tried for long":      {calls, time.Second, 0, calls},
+		"a steady stream":                {calls, 500 * time.Millisecond, 300 * time.Millisecond, 4},
+		"a try has the only connection":  {1, 500 * time.Millisecond, 0, 1},
+		"a long one has it, in a stream": {1, 500 * time.Millisecond, 300 * time.Millisecond, 1},
+	} {
+		for _, isBack := range []bool{true, false} {
+			log, server := &realserver.Log{}, &crowded{Server: tokenbuckettest.NewServer(), connections: c.connections, next: func() {}}
+			limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(server, tokenbucket.LogTo(log.Printf)), hourly)
+			server.Break(errors.New("unplugged"))
+			must(t)(limiter.Take(ctx, "a", 0))
+			if isBack {
+				server.Break(nil)
+			}
+			server.Advance(c.pause)
+			left := calls
+			server.next = func() {
+				for left > 0 {
+					left--
+					must(t)(limiter.Take(ctx, "a", 0))
+					server.Advance(c.steps)
+				}
+			}
+			server.asked = 0
+			if server.next(); server.asked != c.asked {
+				t.Errorf("%s: %d calls asked, want %d", name, server.asked, c.asked)
+			}
+			if want := []string{"cannot ask the server", "the server is back"}; isBack && c.asked > 0 {
+				log.Expect(t, want...)
+			} else {
+				log.Expect(t, want[0])
+			}
+		}
+	}
+}
+
 // wait begins a call that waits.
 func wait(limiter *tokenbucket.Limiter) (ended chan tokenbucket.Decision) {
 	ended = make(chan tokenbucket.Decision, 1)

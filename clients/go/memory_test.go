@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -188,6 +189,20 @@ func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectAllowed(t)(limiter.Take(ctx, "a", 2))
+}
+
+func TestCloseReportsWhatItCannotGiveBack(t *testing.T) {
+	for _, c := range []struct {
+		cause error
+		want  error
+	}{{tokenbucket.Unsent(errors.New("unplugged")), tokenbucket.ErrServerAway}, {io.EOF, tokenbucket.ErrReplyLost}, {nil, nil}} {
+		fake, limiter := counting(t, hourly, tokenbucket.Batch(4))
+		must(t)(limiter.Take(ctx, "a", 1))
+		fake.Break(c.cause)
+		if err := limiter.Close(ctx); !errors.Is(err, c.want) {
+			t.Errorf("%v: %v, want %v", c.cause, err, c.want)
+		}
+	}
 }
 
 func TestNothingIsDecidedHereAfterTheServerWasClosed(t *testing.T) {

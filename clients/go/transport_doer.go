@@ -38,7 +38,8 @@ type WaitingDoer interface {
 // ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages and permits of its own.
 type ClusterDoer interface {
 	Doer
-	// NodeOf returns the node that has a key, always the same Doer.
+	// NodeOf returns the node that has a key, always the same Doer. Key "" is one as any other, of slot 0; the Server sends its
+	// commands to that Doer.
 	NodeOf(ctx context.Context, key string) (Doer, error)
 	// Has returns whether a node that NodeOf returned is still of the cluster. The Server forgets the others.
 	Has(node Doer) bool

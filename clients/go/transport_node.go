@@ -41,7 +41,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 
 // nodeOf returns the node that has the key. It asks for all calls, so that the end of one says nothing about the server.
 func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
-	if s.cluster == nil || key == "" {
+	if s.cluster == nil {
 		return s.home, nil
 	}
 	if err := s.home.takePermit(ctx); err != nil {
@@ -76,7 +76,7 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	return reply, n, err
 }
 
-// call goes in this order: permit, is it away, command, judgement.
+// call goes in this order: is it away, permit, command, judgement.
 func (n *node) call(ctx context.Context, c command) (any, error) {
 	if err := n.takePermit(ctx); err != nil {
 		return nil, err
@@ -95,21 +95,25 @@ var ping = command{args: []any{"PING"}}
 
 // takePermit waits in the order in which calls come, unless the server is away.
 func (n *node) takePermit(ctx context.Context) error {
-	if n.isAway() {
+	if !n.admits() {
 		return n.away()
 	}
 	select {
 	case n.permits <- struct{}{}:
+		return nil
 	default:
-		timer := time.NewTimer(rules.ConnectWithin)
-		defer timer.Stop()
-		select {
-		case n.permits <- struct{}{}:
-		case <-timer.C:
-			return n.judge(command{}, errBusy, n.server.now(), false)
-		case <-ctx.Done():
-			return ctx.Err()
+		if n.isAway() { // the calls that try it have all permits
+			return n.away()
 		}
+	}
+	timer := time.NewTimer(rules.ConnectWithin)
+	defer timer.Stop()
+	select {
+	case n.permits <- struct{}{}:
+	case <-timer.C:
+		return n.judge(command{}, errBusy, n.server.now(), false)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	if !n.admits() {
 		n.returnPermit()
@@ -157,6 +161,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	return reply, isSent, err
 }
 
+// do sends a command without a key to this node, and so one of key "", which client libraries take for none.
 func (n *node) do(ctx context.Context, c command) (any, error) {
 	ctx = callContext{ctx, n.server.timeout}
 	if n.server.cluster != nil && c.key != "" {
@@ -218,14 +223,11 @@ func (n *node) isAway() bool {
 	return until != 0 && n.server.now() < until
 }
 
-// admits returns whether to ask: while the server is away, the first call after that moment moves it, and asks.
+// admits returns whether to ask: while the server is away, the first call after that moment moves it, and asks. All ask if none
+// has done so for another retryEvery: the outage may be over for long.
 func (n *node) admits() bool {
-	until := n.awayUntil.Load()
-	if until == 0 {
-		return true
-	}
-	now := n.server.now()
-	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.retryEvery))
+	until, now, every := n.awayUntil.Load(), n.server.now(), int64(n.server.retryEvery)
+	return until == 0 || now-until >= every || now >= until && n.awayUntil.CompareAndSwap(until, now+every)
 }
 
 func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }

@@ -49,7 +49,8 @@ func Timeout(timeout time.Duration) ServerOption {
 	return func(s *Server) { s.timeout = timeout }
 }
 
-// RetryEvery sets how often one call tries a server that is away; 500 ms by default.
+// RetryEvery sets how often one call tries a server that is away; 500 ms by default. When none has for twice as long, the next
+// calls all do.
 func RetryEvery(every time.Duration) ServerOption {
 	return func(s *Server) { s.retryEvery = every }
 }

@@ -3,6 +3,7 @@ package goredis_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -260,6 +261,38 @@ func TestANodeToWhichNothingConnectsCostsACallOneSecond(t *testing.T) {
 		}
 		return time.Since(began) < 1800*time.Millisecond
 	})
+}
+
+// To go-redis, a command without a key is one for any node.
+func TestAnEmptyKeyIsOfANodeAsAnyOther(t *testing.T) {
+	cluster, log := realserver.StartCluster(t), &realserver.Log{}
+	source, target, away := cluster.Nodes[cluster.NodeOf("")], cluster.Nodes[1], cluster.Nodes[2].Address()
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{target.Address()},
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			if address == away {
+				return nil, errors.New("unplugged")
+			}
+			return net.Dial(network, address)
+		},
+	})), tokenbucket.Timeout(2*time.Second), tokenbucket.LogTo(log.Printf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Prefix(""))
+	for i := 0; i < 40; i++ {
+		left(t, 10)(limiter.Peek(ctx, "", 0))
+	}
+	log.Expect(t)
+	for _, node := range []*realserver.Server{target, source} {
+		node.Do("CLUSTER", "SETSLOT", "0", "NODE", fmt.Sprint(target.Do("CLUSTER", "MYID")))
+	}
+	began := time.Now()
+	realserver.Eventually(t, "it is asked for where it has moved", func() bool {
+		decision, err := limiter.Take(ctx, "", 1)
+		return err == nil && !decision.Degraded
+	})
+	if took := time.Since(began); took > 8*time.Second { // go-redis asks for the slots every ten
+		t.Fatal(took)
+	}
 }
 
 func TestCallersThatLeaveOpenNoMoreConnectionsThanThePoolHas(t *testing.T) {

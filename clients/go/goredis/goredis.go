@@ -109,6 +109,9 @@ func (n *node) Do(ctx context.Context, args ...any) (any, error) {
 	n.dialer.look()
 	reply, err := n.client.Do(ctx, args...).Result()
 	n.dialer.see(err)
+	if n.cluster != nil && redis.HasErrorPrefix(err, "MOVED ") {
+		n.cluster.ReloadState(ctx)
+	}
 	return reply, cause(err)
 }
 
@@ -148,6 +151,19 @@ func newCluster(options redis.ClusterOptions) *cluster {
 		c.nodes.Store(n.client, n)
 		return n.client
 	}
+	if ask := options.ClusterSlots; ask != nil { // Sentinels may be silent for seconds; go-redis remembers which one answers
+		options.ClusterSlots = func(ctx context.Context) ([]redis.ClusterSlot, error) {
+			var slots []redis.ClusterSlot
+			ended := make(chan error, 1)
+			go func() { found, err := ask(ctx); slots = found; ended <- err }()
+			select {
+			case err := <-ended:
+				return slots, err
+			case <-time.After(rules.ConnectWithin):
+				return nil, context.DeadlineExceeded
+			}
+		}
+	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
 	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = rules.MostRedirections, -1, -1
 	setNewer(&options, `{"DisableRoutingPolicies": true}`) // for which go-redis asks any node for COMMAND
@@ -185,6 +201,9 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 }
 
 func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {
+	if key == "" {
+		key = "\x00" // of the same slot: go-redis takes any node for none
+	}
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, cause(err)
