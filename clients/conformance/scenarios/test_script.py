@@ -63,6 +63,9 @@ def test_the_script_decides_as_the_module_and_is_never_left_for_it(
         package.take(cost=-1)
     ask(server, "SCRIPT", "FLUSH")
     assert package.take()["remaining"] == 1
+    ask(server, "SCRIPT", "FLUSH")
+    proxy.cut["SCRIPT"] = 1
+    assert package.take(cost=0)["remaining"] == 1
 
     ask(server, "MODULE", "LOAD", module())
     proxy.drop_connections()

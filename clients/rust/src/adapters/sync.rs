@@ -107,6 +107,11 @@ impl Limiter {
         self.inner.limit()
     }
 
+    /// See [`crate::Limiter::remembered`].
+    pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
+        self.inner.remembered(name, cost)
+    }
+
     blocking! {
         take(name: &str, cost: impl Into<Amount>) -> Decision;
         peek(name: &str, cost: impl Into<Amount>) -> Decision;
@@ -121,6 +126,8 @@ impl Limiter {
         hold(name: &str, amount: impl Into<Amount>, ttl: Duration) -> Hold;
         hold_all(parts: &[Part], ttl: Duration) -> Hold;
         hold_any(alternatives: &[Vec<Part>], ttl: Duration) -> Hold;
+        hold_as(id: &str, parts: &[Part], ttl: Duration) -> JointDecision;
+        settle_as(id: &str, parts: &[Part]) -> JointDecision;
         close() -> ();
     }
 

@@ -30,8 +30,10 @@ struct Denial {
 
 impl Denials {
     pub(crate) fn new(names: usize, longest: Duration) -> Option<Self> {
-        let denials = Mutex::new(LruCache::new(NonZeroUsize::new(names)?));
-        Some(Self { denials, forgotten_at: Mutex::default(), longest })
+        // Made with its bound, it would allocate room for all names at once.
+        let mut denials = LruCache::unbounded();
+        denials.resize(NonZeroUsize::new(names)?);
+        Some(Self { denials: Mutex::new(denials), forgotten_at: Mutex::default(), longest })
     }
 
     /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1, or about what can never be had.

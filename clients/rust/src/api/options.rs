@@ -108,13 +108,13 @@ impl Options {
     }
 
     /// Fetches this number of tokens at a time, and spends them here: most takes of whole tokens need no server. 0 and 1, the
-    /// default, ask every time.
+    /// default, ask every time. More than 10¹² count as 10¹²: no bucket holds more.
     ///
     /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused tokens per name, which others
     /// are denied meanwhile. It drops them after the time in which an empty bucket fills, and remembers at most
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
     pub fn batch(self, tokens: u64) -> Self {
-        Self { batch: tokens, ..self }
+        Self { batch: tokens.min(10_u64.pow(12)), ..self }
     }
 
     /// Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a

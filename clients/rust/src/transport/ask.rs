@@ -298,7 +298,10 @@ impl Transport {
             Some("NOSCRIPT") => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).take();
                 // In a box: the future of each call would have room for this one too, which is rare.
-                Box::pin(self.attempt(&call.node, &load, How::default())).await?;
+                match Box::pin(self.attempt(&call.node, &load, How::default())).await {
+                    Err(Failure::Broken(_)) if !call.is_again => call.is_again = true,
+                    loaded => drop(loaded?),
+                }
             }
             _ => {
                 let (Some(cluster), Failure::Replied(error)) = (&self.shared.cluster, &failure) else {

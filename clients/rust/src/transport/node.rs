@@ -42,7 +42,7 @@ pub(crate) struct Node {
     pub(super) next_look_us: AtomicU64,
     /// Set once the log says that it is away.
     is_logged: AtomicBool,
-    /// Set once a runtime of callers did not read what had arrived: only the background thread carries connections then.
+    /// Set once a runtime of callers did not read: only the background thread carries connections then.
     pub(super) is_far: AtomicBool,
     /// Why it did not decide on a call, the last time.
     failure: Mutex<String>,

@@ -76,14 +76,11 @@ impl Transport {
                 if is_near && !node.is_away() && !self.ping(node).await.is_err_and(|why| why.is_away()) =>
             {
                 // The server is there. If it was only slow, the reply has come too.
-                match timeout(LATE, &mut pending).await {
-                    Some(reply) => reply.and_then(without_error),
-                    None => {
-                        // The caller's runtime does not read, or the connection is forgotten on the way.
-                        node.is_far.store(true, Ordering::Relaxed);
-                        return Err(Failure::Broken(timed_out()));
-                    }
-                }
+                let Some(reply) = timeout(LATE, &mut pending).await else {
+                    Box::pin(self.leave_near(node, &link, Handle::try_current().ok())).await;
+                    return Err(Failure::Broken(timed_out()));
+                };
+                reply.and_then(without_error)
             }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.

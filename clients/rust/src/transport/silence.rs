@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection as Connection;
 use redis::{FromRedisValue, Value};
+use tokio::runtime::Handle;
 
 use crate::transport::background::{timeout, turn};
 use crate::transport::link::Link;
@@ -152,14 +153,23 @@ impl Transport {
     pub(super) fn look_at_near_later(&self, node: &Arc<Node>, link: &Arc<Link>) {
         if is_due(&link.next_near_look_us, self.now(), self.options.timeout) {
             let (transport, node, link) = (self.clone(), node.clone(), link.clone());
+            let runtime = Handle::try_current().ok();
             self.spawn(async move {
                 let near = link.near.get().map(|(_, connection)| connection.clone());
                 if transport.is_forgotten(&node, near).await {
-                    node.is_far.store(true, Ordering::Relaxed);
-                    node.forget(&link);
+                    transport.leave_near(&node, &link, runtime).await;
                 }
             });
         }
+    }
+
+    /// Connects again for the next call, where the connection of a caller's runtime is silent. The server may be slow, or a box
+    /// on the way has forgotten it; but a runtime that runs no task meanwhile reads nothing, and gets none again.
+    pub(super) async fn leave_near(&self, node: &Node, link: &Arc<Link>, runtime: Option<Handle>) {
+        let run = async { runtime?.spawn(async {}).await.ok() };
+        let is_blocked = timeout(self.options.timeout, run).await.flatten().is_none();
+        node.is_far.fetch_or(is_blocked, Ordering::Relaxed);
+        node.forget(link);
     }
 
     /// Asks the sentinels, in the background, whether the master is another.

@@ -40,6 +40,18 @@ fn holds_of_the_fake_are_settled_or_expire() {
 }
 
 #[test]
+fn limiters_for_threads_have_every_method() {
+    let [tasks, threads] =
+        [include_str!("../../src/api/limiter.rs"), include_str!("../../src/adapters/sync.rs")];
+    let of_tasks = tasks.lines().filter_map(|line| {
+        let line = line.trim().strip_prefix("pub ")?.trim_start_matches("async ").strip_prefix("fn ")?;
+        line.split('(').next()
+    });
+    let missing: Vec<_> = of_tasks.filter(|name| !threads.contains(&format!(" {name}("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
 fn the_fake_refuses_as_the_server_does() {
     let server = Server::start();
     let real = patient(&server);

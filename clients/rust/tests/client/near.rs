@@ -84,7 +84,37 @@ fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
         for _ in 0..3 {
             block_on(limiter.take("a", 1)).expect("no outage");
         }
+        ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
+        take(&limiter, 300).await;
+        assert_eq!(connections(&server), 1, "it gets no connection again");
     });
+}
+
+/// A reply that is late, as in a pause of writes, says nothing about its runtime.
+#[test]
+fn a_late_reply_costs_no_runtime_its_connection() {
+    let server = Server::start();
+    let late_by = (TIMEOUT + TIMEOUT / 2).as_millis().to_string();
+    let pause = || {
+        ask::<()>(&server, &["CLIENT", "PAUSE", &late_by, "WRITE"]);
+    };
+    let end_connections = || ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
+    let limiter = impatient(&server, Options::new());
+    runtime().block_on(async {
+        wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+        earn(&server, &limiter).await;
+        pause();
+        take(&limiter, 1).await;
+        end_connections();
+        earn(&server, &limiter).await;
+    });
+    drop(limiter);
+    until("they are closed", || connections(&server) == 0);
+    let limiter = of_threads(&server);
+    pause();
+    limiter.take("a", 1).expect("no outage");
+    end_connections();
+    until("a connection of its own", || limiter.take("a", 1).is_ok() && connections(&server) == 2);
 }
 
 #[test]
@@ -178,6 +208,8 @@ async fn calls_that_leave_early_find_out_that_their_connection_is_forgotten() {
             () = others => {}
             () = wait_for("a connection anew", SOON, in_time) => {}
         }
+        ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
+        earn(&server, &limiter).await;
     }
 }
 

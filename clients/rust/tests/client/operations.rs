@@ -42,10 +42,10 @@ async fn the_hook_hears_of_every_decision() {
 }
 
 #[tokio::test]
-async fn the_longest_times_do_no_harm() {
+async fn the_longest_times_and_largest_numbers_do_no_harm() {
     let server = Server::start();
     let long = Duration::MAX;
-    let options = Options::new().remember_denials(1).remember_denials_for(long);
+    let options = Options::new().remember_denials(usize::MAX).remember_denials_for(long);
     let connected = connect(&server).with_timeout(long).with_retry_every(long);
     let limiter = Limiter::with_options(&connected, limit(1, STILL), options);
     assert!(limiter.take("a", 1).await.unwrap().allowed);
@@ -57,6 +57,8 @@ async fn the_longest_times_do_no_harm() {
     for ttl in [long, Duration::ZERO] {
         assert!(matches!(limiter.hold("b", 1, ttl).await.map(drop), Err(Error::BadArgument(_))));
     }
+    let batches = Limiter::with_options(&connected, limit(1, STILL), Options::new().batch(u64::MAX));
+    assert!(batches.take("d", 1).await.unwrap().allowed);
     let threads = sync::Limiter::new(&connected, limit(1, STILL)).within(long);
     assert!(threads.take("c", 1).unwrap().allowed);
     assert!(matches!(threads.reserve("c", 1, long), Ok(_) | Err(Error::Refused { .. })));
