@@ -163,7 +163,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 
 // do sends a command without a key to this node, and so one of key "", which client libraries take for none.
 func (n *node) do(ctx context.Context, c command) (any, error) {
-	ctx = callContext{ctx, n.server.timeout}
+	ctx = callContext{ctx, n.server.timeout, n.doer}
 	if n.server.cluster != nil && c.key != "" {
 		return n.server.cluster.DoFor(ctx, c.key, c.args...)
 	}
@@ -175,9 +175,17 @@ func (n *node) do(ctx context.Context, c command) (any, error) {
 type callContext struct {
 	context.Context
 	timeout time.Duration
+	asked   Doer
 }
 
 func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), c.timeout > 0 }
+
+func (c callContext) Value(key any) any {
+	if key == (rules.Asked{}) {
+		return c.asked
+	}
+	return c.Context.Value(key)
+}
 
 // patience is the timeout, or the usual one where calls have none.
 func (s *Server) patience() time.Duration {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -104,6 +105,14 @@ func move(name string, source, target *realserver.Server, isKnown bool) {
 		target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", id(source))
 	}
 	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", id(target))
+}
+
+// unserve takes the slot of a name from all nodes.
+func unserve(cluster *realserver.Cluster, name string) {
+	for _, node := range cluster.Nodes {
+		node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
+		node.Do("CLUSTER", "DELSLOTS", fmt.Sprint(node.Do("CLUSTER", "KEYSLOT", name)))
+	}
 }
 
 func TestANodeIsThereWhileAnotherToWhichItRedirectsIsAway(t *testing.T) {
@@ -224,10 +233,7 @@ func TestRedirectionsInCirclesAreFollowedForTheTimeout(t *testing.T) {
 func TestASlotThatNoNodeServesIsAskedForAFewTimes(t *testing.T) {
 	cluster := realserver.StartCluster(t)
 	name := cluster.Names()[0]
-	for _, node := range cluster.Nodes {
-		node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
-		node.Do("CLUSTER", "DELSLOTS", fmt.Sprint(node.Do("CLUSTER", "KEYSLOT", name)))
-	}
+	unserve(cluster, name)
 	limits, takes := far(t, cluster)
 	realserver.Eventually(t, "it is asked for", func() bool {
 		takes.Store(0)
@@ -295,6 +301,75 @@ func TestAnEmptyKeyIsOfANodeAsAnyOther(t *testing.T) {
 	}
 }
 
+// Calls come by way of a node that is there, and hold its permits.
+func TestANodeThatCannotBeReachedCostsCallsOfOthersNothing(t *testing.T) {
+	for name, fault := range map[string]struct {
+		isSilent, isUnserved bool // else nothing connects to it, and a slot moves there
+	}{
+		"a slot moves to one that is silent":                 {isSilent: true},
+		"a slot moves to one to which nothing connects":      {},
+		"no node serves a slot, and to one nothing connects": {isUnserved: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, there := realserver.StartCluster(t), make(chan struct{})
+			target, moving, own := cluster.Nodes[2], cluster.Names()[0], "{own0}"
+			for i := 1; cluster.NodeOf(own) != 0; i++ {
+				own = fmt.Sprintf("{own%d}", i)
+			}
+			if fault.isUnserved {
+				unserve(cluster, moving)
+			} else {
+				move(moving, cluster.Nodes[0], target, true)
+			}
+			comesBack := func() { close(there) }
+			if fault.isSilent {
+				close(there)
+				target.Do("CLIENT", "PAUSE", "60000", "WRITE")
+				comesBack = func() { target.Do("CLIENT", "UNPAUSE") }
+			}
+			limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{cluster.Nodes[0].Address()}, PoolSize: 4,
+				Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+					if address == target.Address() {
+						<-there
+					}
+					return net.Dial(network, address)
+				},
+			})), tokenbucket.Timeout(200*time.Millisecond), tokenbucket.LogTo(func(format string, args ...any) {
+				if line := fmt.Sprintf(format, args...); strings.Contains(line, "cannot ask") && !strings.Contains(line, "cannot ask the node "+target.Address()) {
+					t.Error(line)
+				}
+			}))
+			defer limits.Close()
+			limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"})
+			isDecided := func(name string) bool {
+				decision, err := limiter.Take(ctx, name, 1)
+				return err == nil && !decision.Degraded
+			}
+			realserver.Eventually(t, "connected", func() bool { return isDecided(own) })
+			var over sync.WaitGroup
+			ask := func(name string, most time.Duration, expects bool) {
+				defer over.Done()
+				for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(20 * time.Millisecond) {
+					before := time.Now()
+					if is, took := isDecided(name), time.Since(before); is != expects || took > most {
+						t.Errorf("%s: decided: %v, after %v", name, is, took)
+						return
+					}
+				}
+			}
+			over.Add(21)
+			go ask(own, 800*time.Millisecond, true)
+			for i := 0; i < 20; i++ {
+				go ask(moving, 1500*time.Millisecond, false)
+			}
+			over.Wait()
+			comesBack()
+			realserver.Eventually(t, "it is back", func() bool { return fault.isUnserved || isDecided(moving) })
+		})
+	}
+}
+
 func TestCallersThatLeaveOpenNoMoreConnectionsThanThePoolHas(t *testing.T) {
 	cluster, let := realserver.StartCluster(t), make(chan struct{})
 	var dialling, most atomic.Int64
@@ -324,6 +399,30 @@ func TestCallersThatLeaveOpenNoMoreConnectionsThanThePoolHas(t *testing.T) {
 	}
 }
 
+func TestCallersThatLeaveSayNothingAboutANodeToWhichOthersRedirect(t *testing.T) {
+	cluster, let := realserver.StartCluster(t), make(chan struct{})
+	source, target, name := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+	move(name, source, target, true)
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{source.Address()},
+		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+			if address == target.Address() {
+				<-let
+			}
+			return net.Dial(network, address)
+		},
+	})), tokenbucket.Timeout(500*time.Millisecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	for began := time.Now(); time.Since(began) < 1200*time.Millisecond; {
+		hurried, leave := context.WithTimeout(ctx, 20*time.Millisecond)
+		_, _ = limiter.Take(hurried, name, 1)
+		leave()
+	}
+	close(let)
+	left(t, 10)(limiter.Peek(ctx, name, 0))
+}
+
 // As one is that lost its file of nodes, or left: it serves no slot, and says that it knows none.
 func TestANodeThatKnowsOfNoSlotsChangesNothing(t *testing.T) {
 	cluster := realserver.StartCluster(t)
@@ -346,10 +445,7 @@ func TestANodeThatKnowsOfNoSlotsChangesNothing(t *testing.T) {
 func TestASlotThatNoNodeServesIsNoSignOfLife(t *testing.T) {
 	cluster := realserver.StartCluster(t)
 	names := cluster.Names()
-	for _, node := range cluster.Nodes {
-		node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no")
-		node.Do("CLUSTER", "DELSLOTS", fmt.Sprint(node.Do("CLUSTER", "KEYSLOT", names[1])))
-	}
+	unserve(cluster, names[1])
 	var outages atomic.Int64
 	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[1].Address()}}))
 	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(func(format string, args ...any) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,8 @@ type node struct {
 	client  *redis.Client
 	dialer  *dialer
 	size    int
-	cluster *redis.ClusterClient // that it is of, or nil
+	cluster *redis.ClusterClient       // that it is of, or nil
+	silent  *atomic.Pointer[time.Time] // of a cluster: since when calls that others redirect here have got no answer, or nil
 }
 
 func newNode(options redis.Options) *node {
@@ -136,6 +138,7 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 type cluster struct {
 	client   *redis.ClusterClient
 	nodes    sync.Map                  // by their clients
+	silent   sync.Map                  // by addresses: go-redis soon forgets a node that has no slots yet
 	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
 }
 
@@ -144,7 +147,8 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
-		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client}
+		silent, _ := c.silent.LoadOrStore(of.Addr, new(atomic.Pointer[time.Time]))
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client, silent: silent.(*atomic.Pointer[time.Time])}
 		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -193,6 +197,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 		}
 	}
 	h := &hops{of: c}
+	h.asked, _ = ctx.Value(rules.Asked{}).(*node)
 	err := cause(c.client.Process(context.WithValue(ctx, following{}, h), command))
 	if err != nil && h.isRedirected {
 		err = tokenbucket.Redirected(err)
@@ -266,7 +271,7 @@ func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		if _, isOurs := command.(*redis.Cmd); isOurs {
-			return n.see(ctx, next(ctx, command))
+			return n.see(ctx, n.ask(ctx, func(ctx context.Context) error { return next(ctx, command) }))
 		}
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
@@ -281,11 +286,10 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook is for ASKING and the command behind it.
 func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		err := next(ctx, commands)
-		if commands[0].Name() == "asking" {
-			err = n.see(ctx, err)
+		if commands[0].Name() != "asking" {
+			return next(ctx, commands)
 		}
-		return err
+		return n.see(ctx, n.ask(ctx, func(ctx context.Context) error { return next(ctx, commands) }))
 	}
 }
 
@@ -295,6 +299,7 @@ type following struct{}
 // hops are what a call has followed from node to node.
 type hops struct {
 	of           *cluster
+	asked        *node // whose permit it has, or nil
 	isRedirected bool
 	until        time.Time // it follows no more: one Timeout after the first
 	unserved     int       // how many nodes said that none serves the slot
@@ -308,12 +313,10 @@ const (
 )
 
 // isFollowed returns whether a call that is redirected follows.
-func isFollowed(ctx context.Context) bool {
-	h, ok := ctx.Value(following{}).(*hops)
-	if !ok {
+func (h *hops) isFollowed(ctx context.Context) bool {
+	if h == nil {
 		return true
 	}
-	h.isRedirected = true
 	if end, has := ctx.Deadline(); has && h.until.IsZero() {
 		h.until = end
 	}
@@ -321,20 +324,57 @@ func isFollowed(ctx context.Context) bool {
 }
 
 // asksAnother returns whether a call goes on to another node after one said that none serves the slot.
-func asksAnother(ctx context.Context) bool {
-	h, ok := ctx.Value(following{}).(*hops)
-	if !ok {
+func (h *hops) asksAnother(ctx context.Context) bool {
+	if h == nil {
 		return false
 	}
-	now := time.Now()
-	if until := h.of.unserved.Load(); until != nil && now.Before(*until) {
+	if until := h.of.unserved.Load(); until != nil && time.Now().Before(*until) {
 		return false
 	}
 	if h.unserved++; h.unserved == mostUnserved {
-		until := now.Add(unservedFor)
+		until := time.Now().Add(unservedFor)
 		h.of.unserved.Store(&until)
 	}
-	return h.unserved < mostUnserved && isFollowed(ctx)
+	return h.unserved < mostUnserved && h.isFollowed(ctx)
+}
+
+// ask bounds getting a connection to a node that may be silent: in go-redis, dials wait for each other. A call that has the permit
+// of another node keeps it from calls of that one. So the first since an answer may take two Timeouts to connect, and from then on
+// one each RetryEvery tries until the node answers.
+func (n *node) ask(ctx context.Context, next func(context.Context) error) error {
+	h, ok := ctx.Value(following{}).(*hops)
+	if !ok || h.asked == nil || h.asked == n && n.silent.Load() == nil {
+		return next(ctx)
+	}
+	h.isRedirected = h.isRedirected || h.asked != n
+	now, silent, bound := time.Now(), n.silent.Load(), rules.ConnectWithin
+	late, has := ctx.Deadline()
+	late = late.Add(late.Sub(now))
+	isUnknown := silent == nil || now.Sub(*silent) > 3*rules.RetryEvery // no call has tried lately
+	switch {
+	case h.asked == n:
+	case isUnknown:
+		_ = has && n.silent.CompareAndSwap(silent, &late)
+	case now.After(*silent) && (now.Sub(*silent) < rules.RetryEvery || !n.silent.CompareAndSwap(silent, &now)):
+		return tokenbucket.Unsent(fmt.Errorf("%s did not answer lately", n.Address()))
+	}
+	if patience := late.Sub(now); has && patience < bound && h.asked != n {
+		bound = patience
+	}
+	within, leave := context.WithCancel(ctx) // which keeps the deadline that begins when it is asked for
+	defer leave()
+	defer time.AfterFunc(bound, leave).Stop()
+	err, reply := next(within), redis.Error(nil)
+	switch {
+	case (err == nil || errors.As(err, &reply)) && (h.asked != n || isUnknown): // else it may answer its own reads alone
+		n.silent.Store(nil)
+	case ctx.Err() != nil:
+		n.silent.CompareAndSwap(&late, nil) // the caller's end says nothing about the node
+	case err == context.Canceled:
+		n.silent.CompareAndSwap(&late, &now)
+		err = tokenbucket.Unsent(fmt.Errorf("no connection to %s in time: %w", n.Address(), os.ErrDeadlineExceeded))
+	}
+	return err
 }
 
 // see lets go-redis follow redirections, and look for the masters anew after any other error.
@@ -342,15 +382,16 @@ func (n *node) see(ctx context.Context, err error) error {
 	if err == nil || err == redis.ErrClosed {
 		return err
 	}
+	h, _ := ctx.Value(following{}).(*hops)
 	if redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
-		if isFollowed(ctx) {
+		if h.isFollowed(ctx) {
 			return err
 		}
 		return failure{err, "redirected for too long: "}
 	}
 	n.dialer.see(err)
 	n.cluster.ReloadState(ctx)
-	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && asksAnother(ctx) {
+	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx) {
 		return err
 	}
 	return failure{err, "of a node: "} // else go-redis repeats some, which it knows by their text
