@@ -63,9 +63,7 @@ func (d *dialer) see(err error) {
 	if isEnd(err) || isReset(err) {
 		d.ends.Add(1)
 	}
-	switch {
-	case err == nil || d.master != nil && isEnd(err):
-	case isEnd(err) || isReset(err) || redis.HasErrorPrefix(err, "READONLY"):
+	if isReset(err) || redis.HasErrorPrefix(err, "READONLY") || isEnd(err) && d.master == nil {
 		d.generation.Add(1)
 	}
 }

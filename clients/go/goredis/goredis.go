@@ -157,12 +157,11 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	}
 	if ask := options.ClusterSlots; ask != nil { // Sentinels may be silent for seconds; go-redis remembers which one answers
 		options.ClusterSlots = func(ctx context.Context) ([]redis.ClusterSlot, error) {
-			var slots []redis.ClusterSlot
-			ended := make(chan error, 1)
-			go func() { found, err := ask(ctx); slots = found; ended <- err }()
+			found := make(chan func() ([]redis.ClusterSlot, error), 1)
+			go func() { slots, err := ask(ctx); found <- func() ([]redis.ClusterSlot, error) { return slots, err } }()
 			select {
-			case err := <-ended:
-				return slots, err
+			case result := <-found:
+				return result()
 			case <-time.After(rules.ConnectWithin):
 				return nil, context.DeadlineExceeded
 			}
