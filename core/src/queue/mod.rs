@@ -290,15 +290,21 @@ impl<N: Name> Queue<N> {
         None
     }
 
-    /// Returns a later call without a share that is due elsewhere, and before a call by its tenant's virtual time.
+    /// Returns the first call without a share that is due, if one is due elsewhere and before a call by its tenant's virtual time.
     fn due_before(&self, call: Arrival) -> Option<Arrival> {
+        let later = || self.due.iter().skip(1).take(MAX_ASKED);
         let lines = self.waiters.get(&call)?.lines.iter().filter_map(|id| self.lines.get(id));
         let mut lines = lines.filter(|line| line.parked.has_shares());
-        lines.find_map(|line| {
-            let later = self.due.iter().skip(1).take(MAX_ASKED);
-            let mut later = later.filter(|other| **other < line.parked.unnamed_before(call));
-            later.find(|other| line.calls.is_aside(**other)).copied()
-        })
+        let is_before = lines.any(|line| {
+            let mut before = later().take_while(|other| **other < line.parked.unnamed_before(call));
+            before.any(|other| line.calls.is_aside(*other))
+        });
+        later().find(|other| is_before && !self.has_share(**other)).copied()
+    }
+
+    fn has_share(&self, call: Arrival) -> bool {
+        let lines = self.waiters.get(&call).into_iter().flat_map(|waiter| &waiter.lines);
+        lines.filter_map(|id| self.lines.get(id)).any(|line| line.parked.is_named(call))
     }
 
     /// Examines a call that was next and got nothing again at `look_us`. Until then it blocks the calls behind it.

@@ -190,7 +190,8 @@ impl<N: Name> Order<N> {
         self.shares.as_ref().map_or(0, |shares| shares.unnamed_time)
     }
 
-    fn is_named(&self, arrival: Arrival) -> bool {
+    /// Returns whether a call has a share.
+    pub(super) fn is_named(&self, arrival: Arrival) -> bool {
         self.shares.as_ref().is_some_and(|shares| shares.calls.contains_key(&arrival))
     }
 

@@ -521,6 +521,29 @@ fn a_newcomer_takes_nothing_after_which_one_who_is_due_is_kept() {
     assert_eq!(server.served, due);
 }
 
+/// The later one is also before a call with a share, which is earlier than both.
+#[test]
+fn calls_that_are_due_at_once_are_served_in_order_of_arrival() {
+    let mut server = Server::default();
+    let take = |key: &[u8], tokens| part(key, limit(4, "1/d"), tokens * MILLION, None);
+    let hold = |tokens, id| part(b"pool", limit(4, "0"), tokens * MILLION, Some(id));
+    assert!(server.call(0, &[take(b"l", 4), take(b"m", 4), hold(4, 1)], None).0);
+    // Those without a share wait from now on.
+    server.call(0, &[take(b"m", 1), hold(0, 9)], Some(MILLION));
+    for (tokens, id) in [(1, 2), (3, 3)] {
+        server.call_with(0, &[hold(tokens, id)], Some(MILLION), Some(share(b"a", MILLION)));
+    }
+    assert!(server.call(0, &[hold(3, 1)], None).0);
+    assert_eq!(server.served.len(), 1);
+    let first = server.call(0, &[take(b"k", 1), take(b"l", 1)], Some(MILLION)).1.unwrap();
+    server.slice = Some(0);
+    server.give(0, &take(b"l", 0), MILLION);
+    assert!(server.call(0, &[hold(2, 1)], None).0);
+    let second = server.call(0, &[take(b"k", 1), hold(1, 4)], Some(MILLION)).1.unwrap();
+    server.finish();
+    assert_eq!(server.served[1..], [first, second]);
+}
+
 /// Calls that wait for a bucket that all of them want and for one of their own.
 struct Crowd {
     server: Server,
