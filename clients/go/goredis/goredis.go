@@ -155,18 +155,6 @@ func newCluster(options redis.ClusterOptions) *cluster {
 		c.nodes.Store(n.client, n)
 		return n.client
 	}
-	if ask := options.ClusterSlots; ask != nil { // Sentinels may be silent for seconds; go-redis remembers which one answers
-		options.ClusterSlots = func(ctx context.Context) ([]redis.ClusterSlot, error) {
-			found := make(chan func() ([]redis.ClusterSlot, error), 1)
-			go func() { slots, err := ask(ctx); found <- func() ([]redis.ClusterSlot, error) { return slots, err } }()
-			select {
-			case result := <-found:
-				return result()
-			case <-time.After(rules.ConnectWithin):
-				return nil, context.DeadlineExceeded
-			}
-		}
-	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
 	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = rules.MostRedirections, -1, -1
 	setNewer(&options, `{"DisableRoutingPolicies": true}`) // for which go-redis asks any node for COMMAND

@@ -138,7 +138,6 @@ func silences(t *testing.T) map[string]redis.UniversalClient {
 		"panic":    dialer(func() { panic("broken") }),
 		"server":   redis.NewClient(&redis.Options{Addr: mute(t)}),
 		"cluster":  redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{mute(t), mute(t), mute(t)}}),
-		"master":   redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{mute(t)}}),
 	}
 }
 
