@@ -145,10 +145,8 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	switch {
 	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !isRedirected(err):
 	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
-		if do(); isRedirected(err) && isTimeout(err) {
-			n.ping(began, err)
-		}
-	case err != nil && mayBeOfAnother(err):
+		do()
+	case err != nil && mayBeOfAnother(err) && !isRedirected(err):
 		n.ping(began, err)
 	}
 	within := n.server.patience()
@@ -157,6 +155,9 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 			return nil, isSent, ended
 		}
 		do()
+	}
+	if isRedirected(err) && mayBeOfAnother(err) && !n.isAway() && (ctx.Err() == nil || isSent) {
+		n.ping(began, err)
 	}
 	return reply, isSent, err
 }

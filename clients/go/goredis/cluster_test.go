@@ -305,8 +305,12 @@ func TestAnEmptyKeyIsOfANodeAsAnyOther(t *testing.T) {
 func TestANodeThatCannotBeReachedCostsCallsOfOthersNothing(t *testing.T) {
 	for name, fault := range map[string]struct {
 		isSilent, isUnserved bool // else nothing connects to it, and a slot moves there
+		areFew               bool // calls: none says meanwhile that the other node is there
+		areLong              bool // tries: they overlap, and the connections are as few
 	}{
 		"a slot moves to one that is silent":                 {isSilent: true},
+		"a slot moves to one that is silent, with few calls": {isSilent: true, areFew: true},
+		"a slot moves to one that is silent, and tries last": {isSilent: true, areLong: true},
 		"a slot moves to one to which nothing connects":      {},
 		"no node serves a slot, and to one nothing connects": {isUnserved: true},
 	} {
@@ -327,15 +331,19 @@ func TestANodeThatCannotBeReachedCostsCallsOfOthersNothing(t *testing.T) {
 				target.Do("CLIENT", "PAUSE", "60000", "WRITE")
 				comesBack = func() { target.Do("CLIENT", "UNPAUSE") }
 			}
+			timeout, pool, most, lasts := 200*time.Millisecond, 4, 800*time.Millisecond, 3*time.Second
+			if fault.areLong {
+				timeout, pool, most, lasts = time.Second, 2, 300*time.Millisecond, 6*time.Second
+			}
 			limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
-				Addrs: []string{cluster.Nodes[0].Address()}, PoolSize: 4,
+				Addrs: []string{cluster.Nodes[0].Address()}, PoolSize: pool,
 				Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
 					if address == target.Address() {
 						<-there
 					}
 					return net.Dial(network, address)
 				},
-			})), tokenbucket.Timeout(200*time.Millisecond), tokenbucket.LogTo(func(format string, args ...any) {
+			})), tokenbucket.Timeout(timeout), tokenbucket.LogTo(func(format string, args ...any) {
 				if line := fmt.Sprintf(format, args...); strings.Contains(line, "cannot ask") && !strings.Contains(line, "cannot ask the node "+target.Address()) {
 					t.Error(line)
 				}
@@ -350,7 +358,7 @@ func TestANodeThatCannotBeReachedCostsCallsOfOthersNothing(t *testing.T) {
 			var over sync.WaitGroup
 			ask := func(name string, most time.Duration, expects bool) {
 				defer over.Done()
-				for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(20 * time.Millisecond) {
+				for began := time.Now(); time.Since(began) < lasts; time.Sleep(20 * time.Millisecond) {
 					before := time.Now()
 					if is, took := isDecided(name), time.Since(before); is != expects || took > most {
 						t.Errorf("%s: decided: %v, after %v", name, is, took)
@@ -358,10 +366,20 @@ func TestANodeThatCannotBeReachedCostsCallsOfOthersNothing(t *testing.T) {
 					}
 				}
 			}
-			over.Add(21)
-			go ask(own, 800*time.Millisecond, true)
-			for i := 0; i < 20; i++ {
-				go ask(moving, 1500*time.Millisecond, false)
+			for began := time.Now(); fault.areFew && time.Since(began) < 3*time.Second; time.Sleep(30 * time.Millisecond) {
+				if isDecided(moving) || !isDecided(own) {
+					t.Fatal("the silent node answers, or the other does not")
+				}
+			}
+			if !fault.areFew {
+				over.Add(21)
+				for i := 0; i < 20; i++ {
+					go ask(moving, 3*timeout+time.Second, false)
+				}
+				if fault.areLong {
+					time.Sleep(2*timeout + timeout/2) // the first calls may wait for twice the timeout
+				}
+				go ask(own, most, true)
 			}
 			over.Wait()
 			comesBack()
@@ -421,6 +439,17 @@ func TestCallersThatLeaveSayNothingAboutANodeToWhichOthersRedirect(t *testing.T)
 	}
 	close(let)
 	left(t, 10)(limiter.Peek(ctx, name, 0))
+}
+
+func TestANewConnectionOfANodeMayTakeTheTimeout(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[0].Address()}}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(10*time.Second), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	left(t, 10)(limiter.Peek(ctx, cluster.Names()[0], 0))
+	cluster.Nodes[1].Do("CLIENT", "PAUSE", "1200", "ALL")
+	left(t, 10)(limiter.Peek(ctx, cluster.Names()[1], 0))
 }
 
 // As one is that lost its file of nodes, or left: it serves no slot, and says that it knows none.

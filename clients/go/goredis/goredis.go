@@ -37,7 +37,7 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 }
 
 const (
-	// slotsWithin bounds what go-redis itself asks a node, such as where the slots are: it then asks another.
+	// slotsWithin bounds how long a node may take to say where the slots are: go-redis then asks another.
 	slotsWithin = 500 * time.Millisecond
 	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Permits bound the calls.
 	poolSize = 1 << 13
@@ -49,8 +49,14 @@ type node struct {
 	client  *redis.Client
 	dialer  *dialer
 	size    int
-	cluster *redis.ClusterClient       // that it is of, or nil
-	silent  *atomic.Pointer[time.Time] // of a cluster: since when calls that others redirect here have got no answer, or nil
+	cluster *redis.ClusterClient // that it is of, or nil
+	silent  *silence             // of a cluster
+}
+
+// silence is since when calls that others redirect to a node have got no answer, or nil.
+type silence struct {
+	atomic.Pointer[time.Time]
+	isTried atomic.Bool // by a call, now
 }
 
 func newNode(options redis.Options) *node {
@@ -147,8 +153,8 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
-		silent, _ := c.silent.LoadOrStore(of.Addr, new(atomic.Pointer[time.Time]))
-		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client, silent: silent.(*atomic.Pointer[time.Time])}
+		silent, _ := c.silent.LoadOrStore(of.Addr, new(silence))
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client, silent: silent.(*silence)}
 		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -260,10 +266,14 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if _, isOurs := command.(*redis.Cmd); isOurs {
 			return n.see(ctx, n.ask(ctx, func(ctx context.Context) error { return next(ctx, command) }))
 		}
+		slots, isOfSlots := command.(*redis.ClusterSlotsCmd)
+		if !isOfSlots {
+			return next(ctx, command) // of a connection that is opened for a call
+		}
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
-		err := next(within, command) // of go-redis itself
-		if slots, ok := command.(*redis.ClusterSlotsCmd); ok && err == nil && len(slots.Val()) == 0 {
+		err := next(within, command)
+		if err == nil && len(slots.Val()) == 0 {
 			err = errNoSlots
 		}
 		return err
@@ -337,13 +347,21 @@ func (n *node) ask(ctx context.Context, next func(context.Context) error) error 
 	now, silent, bound := time.Now(), n.silent.Load(), rules.ConnectWithin
 	late, has := ctx.Deadline()
 	late = late.Add(late.Sub(now))
-	isUnknown := silent == nil || now.Sub(*silent) > 3*rules.RetryEvery // no call has tried lately
+	isUnknown := silent == nil || now.Sub(*silent) > 3*rules.RetryEvery && !n.silent.isTried.Load() // no call has tried lately
 	switch {
 	case h.asked == n:
 	case isUnknown:
 		_ = has && n.silent.CompareAndSwap(silent, &late)
-	case now.After(*silent) && (now.Sub(*silent) < rules.RetryEvery || !n.silent.CompareAndSwap(silent, &now)):
+	case !now.After(*silent):
+	case now.Sub(*silent) < rules.RetryEvery || !n.silent.isTried.CompareAndSwap(false, true):
 		return tokenbucket.Unsent(fmt.Errorf("%s did not answer lately", n.Address()))
+	default:
+		n.silent.Store(&now)
+		defer func() {
+			ended := time.Now()
+			n.silent.CompareAndSwap(&now, &ended)
+			n.silent.isTried.Store(false)
+		}()
 	}
 	if patience := late.Sub(now); has && patience < bound && h.asked != n {
 		bound = patience
