@@ -117,9 +117,6 @@ func (n *node) Do(ctx context.Context, args ...any) (any, error) {
 	n.dialer.look()
 	reply, err := n.client.Do(ctx, args...).Result()
 	n.dialer.see(err)
-	if n.cluster != nil && redis.HasErrorPrefix(err, "MOVED ") {
-		n.cluster.ReloadState(ctx)
-	}
 	return reply, cause(err)
 }
 
@@ -311,9 +308,6 @@ const (
 
 // isFollowed returns whether a call that is redirected follows.
 func (h *hops) isFollowed(ctx context.Context) bool {
-	if h == nil {
-		return true
-	}
 	if end, has := ctx.Deadline(); has && h.until.IsZero() {
 		h.until = end
 	}
@@ -388,7 +382,7 @@ func (n *node) see(ctx context.Context, err error) error {
 		return err
 	}
 	h, _ := ctx.Value(following{}).(*hops)
-	if redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") {
+	if h != nil && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")) {
 		if h.isFollowed(ctx) {
 			return err
 		}
