@@ -221,12 +221,11 @@ impl Limiter {
             if let Some(batches) = batches {
                 batches.forget(name);
             }
+            caller.came_back(&[Part::new(name, limit, 0)])();
         });
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
-        let answer = transport.ask(&request, Duration::ZERO).await?;
-        caller.came_back(&[Part::new(name, limit, 0)])();
-        match answer {
+        match transport.ask(&request, Duration::ZERO).await? {
             Answer::Away(node) => Err(Error::ServerAway(node.failure())),
             Answer::Reply(_) | Answer::Lost(_) => Ok(()),
         }
