@@ -161,8 +161,8 @@ impl Limiter {
         Ok(if self.caller.options.shadow { Decision { retry_after_ms: 0, ..decision } } else { decision })
     }
 
-    /// Reserves, and sleeps until it may act: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
-    /// back.
+    /// Reserves, and sleeps until it may act: see [`reserve`](Self::reserve). A call that is dropped while it sleeps gives its
+    /// tokens back. Dropped before that, it may have reserved: its tokens are lost.
     ///
     /// # Errors
     ///
