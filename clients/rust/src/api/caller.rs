@@ -71,11 +71,10 @@ impl Caller {
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
         let request = Request::new(operation, before, &self.options.prefix, parts, how.share)?;
-        let asked = self.ask(&request, parts, how).await;
-        if matches!(operation, "TB.GIVE" | "TB.MSETTLE") {
-            self.came_back(parts)();
-        }
-        let mut decision = asked?;
+        // At the end, whatever it is: the server may have the call of a caller who left.
+        let _forgets = matches!(operation, "TB.GIVE" | "TB.MSETTLE")
+            .then(|| guard(self.came_back(parts), |came_back| came_back()));
+        let mut decision = self.ask(&request, parts, how).await?;
         let reported = match how.each.map(|each| decision.alternative(parts, each)) {
             None => Cow::Borrowed(parts),
             Some(Some(granted)) => Cow::Borrowed(granted),

@@ -161,8 +161,8 @@ impl Limiter {
         Ok(if self.caller.options.shadow { Decision { retry_after_ms: 0, ..decision } } else { decision })
     }
 
-    /// Reserves, and sleeps until it may act: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
-    /// back.
+    /// Reserves, and sleeps until it may act: see [`reserve`](Self::reserve). A call that is dropped while it sleeps gives its
+    /// tokens back. Dropped before that, it may have reserved: its tokens are lost.
     ///
     /// # Errors
     ///
@@ -221,12 +221,11 @@ impl Limiter {
             if let Some(batches) = batches {
                 batches.forget(name);
             }
+            caller.came_back(&[Part::new(name, limit, 0)])();
         });
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
-        let answer = transport.ask(&request, Duration::ZERO).await?;
-        caller.came_back(&[Part::new(name, limit, 0)])();
-        match answer {
+        match transport.ask(&request, Duration::ZERO).await? {
             Answer::Away(node) => Err(Error::ServerAway(node.failure())),
             Answer::Reply(_) | Answer::Lost(_) => Ok(()),
         }

@@ -68,26 +68,27 @@ impl Transport {
             None => self.listen(node, &mut pending).await,
             Some(at) => self.listen_long(node, &link, at, &mut pending).await,
         };
-        ScopeGuard::into_inner(unheard);
-        let reply = match heard {
-            Ok(reply) => reply.and_then(without_error),
+        let heard = match heard {
             // A look would be logged, and no logger can run a runtime within this one.
             Err(_)
                 if is_near && !node.is_away() && !self.ping(node).await.is_err_and(|why| why.is_away()) =>
             {
                 // The server is there. If it was only slow, the reply has come too.
-                let Some(reply) = timeout(LATE, &mut pending).await else {
+                let reply = timeout(LATE, &mut pending).await;
+                if reply.is_none() {
                     Box::pin(self.leave_near(node, &link, Handle::try_current().ok())).await;
-                    return Err(Failure::Broken(timed_out()));
-                };
-                reply.and_then(without_error)
+                }
+                reply.ok_or_else(|| Failure::Broken(timed_out()))
             }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.
                 node.forget(&link);
-                return Err(why);
+                Err(why)
             }
+            reply => reply,
         };
+        ScopeGuard::into_inner(unheard);
+        let reply = heard?.and_then(without_error);
         drop(pending);
         match &reply {
             Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {

@@ -8,7 +8,7 @@ use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, STILL};
+use crate::{calls, connect, id_of, limit, limiter, STILL};
 
 fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
     let fake = Fake::new();
@@ -122,7 +122,7 @@ async fn a_batch_that_cannot_go_back_keeps_no_other() {
 }
 
 #[tokio::test]
-async fn a_wait_whose_caller_left_ends_a_remembered_denial() {
+async fn calls_whose_callers_left_end_a_remembered_denial() {
     let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new().remember_denials(1));
     assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
@@ -137,6 +137,27 @@ async fn a_wait_whose_caller_left_ends_a_remembered_denial() {
     .await;
     call.abort();
     wait_for("its tokens", soon, async || limiter.take("a", 5).await.unwrap().allowed).await;
+
+    for command in ["tb.give", "del", "tb.settle"] {
+        let parts = |amount| [Part::new(command, limiter.limit(), amount)];
+        let is_denied = async || !limiter.take(command, 1).await.unwrap().allowed;
+        let held = limiter.hold_as(command, &parts(10u32), Duration::from_secs(3600)).await;
+        assert!(held.unwrap().allowed() && is_denied().await && limiter.remembered(command, 1).is_some());
+        let call = async {
+            match command {
+                "tb.give" => drop(limiter.give(command, 10).await),
+                "del" => drop(limiter.reset(command).await),
+                _ => drop(limiter.settle_as(command, &parts(0u32)).await),
+            }
+        };
+        ask::<()>(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]);
+        tokio::select! {
+            () = call => panic!("{command}: nobody left"),
+            () = wait_for(command, soon, async || id_of(&server, command).is_some()) => {}
+        }
+        ask::<()>(&server, &["CLIENT", "UNPAUSE"]);
+        assert!(!is_denied().await, "{command}");
+    }
 }
 
 #[tokio::test]

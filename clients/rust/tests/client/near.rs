@@ -1,7 +1,7 @@
 //! A runtime that makes many calls carries them itself, on a connection of its own. So do threads, one at a time.
 
 use std::cell::OnceCell;
-use std::future::Future;
+use std::future::{pending, Future};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -186,8 +186,10 @@ fn a_busy_runtime_notices_a_silent_server() {
 
 #[tokio::test]
 async fn calls_that_leave_early_find_out_that_their_connection_is_forgotten() {
-    // That of the thread is made first.
-    for by_runtime in [false, true] {
+    // A call by a runtime that has no reply at its timeout asks for a few milliseconds whether the server is there.
+    let late = |ms| (true, TIMEOUT + Duration::from_millis(ms));
+    // The connection of the thread is made first.
+    for (by_runtime, within) in [(false, TIMEOUT / 2), (true, TIMEOUT / 2), late(2), late(3), late(4)] {
         let server = Server::start();
         let (connected, forget) = forgetful(&server).await;
         let limiter = Limiter::new(&connected.with_timeout(TIMEOUT), limit(MANY, STILL));
@@ -198,15 +200,17 @@ async fn calls_that_leave_early_find_out_that_their_connection_is_forgotten() {
         earn(&server, &limiter).await;
         forget.send(usize::from(by_runtime)..1 + usize::from(by_runtime)).unwrap();
         let others = async {
-            loop {
+            // What they hear would keep a call from its timeout.
+            while within < TIMEOUT {
                 assert!(is_decided(!by_runtime).await, "the server is there");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
+            pending().await
         };
-        let in_time = async || tokio::time::timeout(TIMEOUT / 2, is_decided(by_runtime)).await == Ok(true);
+        let in_time = async || tokio::time::timeout(within, is_decided(by_runtime)).await == Ok(true);
         tokio::select! {
             () = others => {}
-            () = wait_for("a connection anew", SOON, in_time) => {}
+            () = wait_for("a connection anew", SOON / 4, in_time) => {}
         }
         ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
         earn(&server, &limiter).await;
