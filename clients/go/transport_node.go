@@ -156,7 +156,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		}
 		do()
 	}
-	if isRedirected(err) && mayBeOfAnother(err) && !n.isAway() && (ctx.Err() == nil || isSent) {
+	if isRedirected(err) && mayBeOfAnother(err) && !isUnsent(err) && !n.isAway() {
 		n.ping(began, err)
 	}
 	return reply, isSent, err
@@ -283,7 +283,7 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 			n.answered()
 		}
 		return n.wrong(err)
-	case fault == faultOfClient || mayBeOfAnother(err) && n.heard.Load() > began:
+	case fault == faultOfClient || isRedirected(err) && isUnsent(err) || mayBeOfAnother(err) && n.heard.Load() > began:
 		n.refused(err)
 	default:
 		n.failed(err)
