@@ -140,6 +140,12 @@ test-states: build-tools ## Search all states of a queue of three clients (DEPTH
 	@DEPTH=$(DEPTH) $(call cargo_test,$(CORE) --test pure,--nocapture states::)
 DEPTH ?= 12
 
+.PHONY: test-walks
+test-walks: build-tools ## Try random calls that wait a hundred times as often as make test-pure does (CASES=25600)
+	$(call say,'walking through waiting calls')
+	@PROPTEST_CASES=$(CASES) $(call cargo_test,$(CORE) --test pure,turns::)
+CASES ?= 25600
+
 .PHONY: prove
 prove: ## Prove the theorems about the core's arithmetic for all numbers, with Python and z3 (Rust 1.95)
 	@scripts/install.sh cargo cc venv
