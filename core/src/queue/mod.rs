@@ -299,12 +299,13 @@ impl<N: Name> Queue<N> {
             let mut before = later().take_while(|other| **other < line.parked.unnamed_before(call));
             before.any(|other| line.calls.is_aside(*other))
         });
-        later().find(|other| is_before && !self.has_share(**other)).copied()
+        is_before.then(|| later().find(|other| !self.has_share(**other)).copied())?
     }
 
+    /// Returns whether a call has a share, which only calls of one key have.
     fn has_share(&self, call: Arrival) -> bool {
-        let lines = self.waiters.get(&call).into_iter().flat_map(|waiter| &waiter.lines);
-        lines.filter_map(|id| self.lines.get(id)).any(|line| line.parked.is_named(call))
+        let lines = self.waiters.get(&call).map_or(&[][..], |waiter| &waiter.lines);
+        matches!(lines, [line] if self.lines.get(line).is_some_and(|line| line.parked.is_named(call)))
     }
 
     /// Examines a call that was next and got nothing again at `look_us`. Until then it blocks the calls behind it.
