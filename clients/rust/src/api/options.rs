@@ -5,6 +5,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokenbucket_core::number::MAX_TOKENS;
+
 use crate::transport::background::{is_here, run_blocking};
 use crate::{Decision, Limit};
 
@@ -114,7 +116,7 @@ impl Options {
     /// are denied meanwhile. It drops them after the time in which an empty bucket fills, and remembers at most
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
     pub fn batch(self, tokens: u64) -> Self {
-        Self { batch: tokens.min(10_u64.pow(12)), ..self }
+        Self { batch: tokens.min(MAX_TOKENS.unsigned_abs()), ..self }
     }
 
     /// Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
