@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pytest
 import redis
 
 from drivers import ANSWERS_WITHIN_S, Driver, DriverError
-from launch import ask
+from launch import Servers, ask
 from proxy import Proxy
 from services import Service, free_port, redis_server, self_signed, sentinel_server, tls_options, wait_for
 
@@ -74,6 +74,7 @@ WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
 WITH_ONE_FETCH = ("node", "rust")
 
 StartDriver = Callable[..., Driver]
+StartNodes = Callable[..., Servers]
 StartServer = Callable[..., Service]
 StartProxy = Callable[..., Proxy]
 
@@ -149,6 +150,12 @@ class Package:
         )
         if connect:
             eventually(lambda: self._reaches(name))
+
+    def limit(self, at: Service | Proxy | int, name: str = "l", **options: Any) -> None:
+        """Makes a limiter on a Server of its own, which takes those of the options that are a server's."""
+        of_server = ("url", "cluster", "sentinel", "sentinels", "timeout_ms", "retry_every_ms", "by")
+        self.server(at, **{option: options.pop(option) for option in of_server if option in options})
+        self.limiter(name, **options)
 
     def _reaches(self, limiter: str) -> bool:
         try:
@@ -238,6 +245,13 @@ def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service
     if client is None or not client.in_cluster:
         return start_server()
     return cluster_of_one(start_server)
+
+
+@pytest.fixture
+def start_nodes(package: Package, tmp_path: Path, at_the_end: ExitStack) -> StartNodes:
+    """Starts a cluster of three, for the package's cluster client."""
+    package.client = replace(package.client, in_cluster=True)
+    return lambda **options: at_the_end.enter_context(Servers(tmp_path, cluster=True, **options))
 
 
 def cluster_of_one(start_server: StartServer) -> Service:

@@ -104,8 +104,7 @@ def a_call(random: Random, hold: str, limiter: Words) -> list[tuple[str, Words]]
 
 def outcomes(package: Package, of: Round, server: Service, proxy: Proxy, prefix: str) -> list[Any]:
     """What came of each call, or the kind of its error, and at last what the buckets hold."""
-    package.server(proxy, timeout_ms=5000, retry_every_ms=100_000)
-    package.limiter(**of.limiter, prefix=prefix, connect=False)
+    package.limit(proxy, **of.limiter, prefix=prefix, connect=False, timeout_ms=5000, retry_every_ms=100_000)
     package.joint(**of.joint, prefix=f"{prefix}j:")
     seen: list[Any] = []
     held: set[str] = set()

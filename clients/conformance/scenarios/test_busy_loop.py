@@ -56,8 +56,7 @@ def test_a_loop_that_is_busy_while_it_connects_or_calls_is_no_outage(
 
 
 def test_a_cold_start_under_load_asks_the_server_or_says_why_not(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h", connect=False)
+    package.limit(server, capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert done["errors"] == {}
     if done["degraded"] == 0:
@@ -71,8 +70,7 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     # It connects, but not within the time for that.
-    package.server(start_proxy(server, delay_s=0.7))
-    package.limiter(capacity=10, rate="10/h", connect=False)
+    package.limit(start_proxy(server, delay_s=0.7), capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert (done["allowed"], done["degraded"]) == (10, 10_000)
     assert package.degraded_count() == 10_000
@@ -81,8 +79,7 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
 
 @pytest.mark.only("node", "python")
 def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(package: Package, server: Service) -> None:
-    package.server(server, retry_every_ms=100)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(server, capacity=1000, rate="1/h", retry_every_ms=100)
     package.limiter("closed", capacity=1000, rate="1/h", on_error="closed")
     server.signal(signal.SIGSTOP)
     try:

@@ -16,8 +16,7 @@ from services import Service
 
 
 def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     began = time.monotonic()
     with Witness(server) as witness:
         done = package.many(count=10_000, concurrency=10_000)
@@ -35,8 +34,7 @@ def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(package: Package, 
 def test_a_server_that_is_blocked_now_and_then_costs_at_most_one_bucket(
     package: Package, server: Service
 ) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     load = package.begin("many", op="take", concurrency=50, for_ms=5000)
     # What is granted by replies that come too late is lost.
     eventually(lambda: level(server, full=10) == 0)
@@ -69,8 +67,7 @@ def test_a_small_timeout_of_one_limiter_says_nothing_to_another(
 
 @pytest.mark.only("python", "node", "rust")
 def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Package, proxy: Proxy) -> None:
-    package.server(proxy, timeout_ms=300)
-    package.limiter(capacity=1e6, rate="10/h")
+    package.limit(proxy, capacity=1e6, rate="10/h", timeout_ms=300)
     took_s: list[float] = []
 
     def begin() -> Future[Any]:
@@ -95,8 +92,7 @@ def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Packag
 
 @pytest.mark.only(*WITH_DEADLINES)
 def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     for deadline_us in (30, 200):
         words = {"concurrency": 8, "for_ms": 1500, "deadline_us": deadline_us}
         hurried = package.begin("many", op="take", name="hurried", **words)
@@ -111,8 +107,7 @@ def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package
 
 @pytest.mark.only("node-redis")  # The other packages have it among their own tests.
 def test_callers_from_one_network_of_ipv6_share_a_bucket(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h")
     for at, framework in enumerate(FRAMEWORKS[package.client.language]):
         port = package.driver.do("http", on="l", framework=framework)["port"]
 
