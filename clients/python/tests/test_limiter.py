@@ -112,15 +112,6 @@ def test_what_a_refused_caller_is_told_counts_down() -> None:
     assert limiter.take("a").allowed
 
 
-@pytest.mark.parametrize("options", [{"remember_denials": 1}, {"batch": 10}])
-def test_a_reset_forgets_what_the_process_knew(options: dict[str, int]) -> None:
-    limiter = Limiter(FakeServer(), Limit(10, STILL), **options)  # type: ignore[arg-type]
-    limiter.take("a")
-    for _ in range(2):
-        limiter.reset("a")
-        assert sum(limiter.take("a").allowed for _ in range(25)) == 10
-
-
 def test_an_idle_process_does_not_spend_stale_tokens() -> None:
     server = FakeServer()
     limiter = Limiter(server, Limit(10, "1/s"), batch=10)
