@@ -14,7 +14,7 @@ import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from fractions import Fraction
 from typing import Any
 
@@ -184,26 +184,25 @@ def test_a_signal_handler_and_a_finaliser_may_ask_in_the_middle_of_a_call(
     assert printed(REENTERING, own_server.port) == ["True", str(not is_there)]
 
 
-def interrupted_at(line: int, of: tuple[str, ...], work: Callable[[], Any]) -> bool:
-    """Raises where the work comes to that line of these classes, and returns whether it did."""
+def lines_of(work: Callable[[], Any], of: tuple[str, ...] = ("",), most: int | None = None) -> int:
+    """Counts the lines of these classes that the work comes to, which is interrupted at the last."""
     count = 0
 
     def on_line(_: Any, event: str, __: Any) -> Any:
         nonlocal count
         count += event == "line"
-        if count == line and event == "line":
+        if count == most and event == "line":
             raise Interrupted
         return on_line
 
     before = sys.gettrace()
     sys.settrace(lambda frame, *_: on_line if frame.f_code.co_qualname.startswith(of) else None)
     try:
-        work()
-    except Interrupted:
-        return True
+        with suppress(Interrupted):
+            work()
     finally:
         sys.settrace(before)
-    return False
+    return count
 
 
 @pytest.mark.parametrize("most", [1, 256])
@@ -226,7 +225,7 @@ def test_local_holds_whose_change_is_interrupted_harm_no_others(
         # Of a rate, a token is gone for good.
         left = 3 if rate == 0 else 3 - buckets.execute("TB.TAKE", *limit, 1)[0]
         buckets.execute("TB.MHOLD", 1, 100, "x", *limit, 1)
-        was_interrupted = interrupted_at(line, ("_Holds.", "_Chunk.", "LocalLimiter._"), change)
+        was_interrupted = lines_of(change, ("_Holds.", "_Chunk.", "LocalLimiter._"), line) == line
         signal.alarm(10)  # ends the test if it goes round in circles
         now[0] += 1000
         more = buckets.execute("TB.MHOLD", 1, 100, "z", *limit, left + 1)
@@ -249,24 +248,17 @@ def test_a_local_decision_does_not_look_at_each_hold() -> None:
     now = [Fraction(0)]
     limit = ("a", 100_000, 0)
     lines: list[int] = []
-
-    def on_line(_: Any, event: str, __: Any) -> Any:
-        lines[-1] += event == "line"
-        return on_line
-
     for count in (500, 4_000):
         buckets = LocalLimiter(lambda: now[0])
         for number in range(count):
             buckets.execute("TB.MHOLD", 1, 60_000 + number, str(number), *limit, 1)
-        lines.append(0)
-        before = sys.gettrace()
-        sys.settrace(lambda *_: on_line)
-        try:
+
+        def change(buckets: LocalLimiter = buckets, count: int = count) -> None:
             for number in range(0, count, count // 20):
                 buckets.execute("TB.MSETTLE", 1, str(number), *limit, 1)
                 buckets.execute("TB.MHOLD", 1, 60_000, str(number), *limit, 1)
-        finally:
-            sys.settrace(before)
+
+        lines.append(lines_of(change))
     assert lines[1] < 3 * lines[0], lines
 
 
