@@ -20,7 +20,7 @@ import redis.asyncio
 from fastapi import HTTPException
 
 from paths import PACKAGE
-from services import Service, free_port, redis_server, wait_for
+from services import Service, free_port, wait_for
 from tokenbucket import BadArgument
 from tokenbucket.testing import FakeServer
 
@@ -77,20 +77,8 @@ STARTS_WITHIN_S = 180
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("litellm")
-
-
-@pytest.fixture(scope="module")
-def bucket_server(folder: Path) -> Iterator[Service]:
-    server = redis_server(folder)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Service]:
+def proxy(tmp_path_factory: pytest.TempPathFactory, server: Service, model: Service) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("litellm")
     of_model = {"model": "openai/echo", "api_base": f"http://127.0.0.1:{model.port}/v1", "api_key": "none"}
     routed = {"rpm": 600, "tpm": 60_000, "max_parallel_requests": 100}
     config = {
@@ -117,7 +105,7 @@ def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Serv
     command += ["--host", "127.0.0.1", "--port", str(port)]
     env = {
         "KEYS": json.dumps(KEYS),
-        "TOKENBUCKET_URL": f"redis://127.0.0.1:{bucket_server.port}/0",
+        "TOKENBUCKET_URL": f"redis://127.0.0.1:{server.port}/0",
         "TOKENBUCKET_TIMEOUT_MS": "5000",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
@@ -163,14 +151,6 @@ def stream(
         body |= {"input": content, "max_output_tokens": max_tokens}
         del body["messages"], body["max_tokens"]
     return client.stream("POST", f"/v1/{route}", json=body, headers=headers)
-
-
-@pytest.fixture
-def admin(bucket_server: Service) -> Iterator[Any]:
-    """To a server without keys."""
-    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
-        admin.flushall()
-        yield admin
 
 
 def buckets(admin: Any) -> dict[str, tuple[int, int]]:
@@ -312,7 +292,7 @@ def test_a_misspelt_word_of_a_team_lets_nobody_through(client: httpx.Client) -> 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "one"), [("rpm_limit", 1), ("tpm_limit", 60), ("max_parallel_requests", 1)])
 def test_litellms_limits_are_read_as_its_own_limiter_reads_them(
-    bucket_server: Service, monkeypatch: pytest.MonkeyPatch, name: str, one: int
+    server: Service, monkeypatch: pytest.MonkeyPatch, name: str, one: int
 ) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     from litellm.caching.caching import DualCache
@@ -341,7 +321,7 @@ def test_litellms_limits_are_read_as_its_own_limiter_reads_them(
 
     async def both(value: Any) -> list[int]:
         key = {"api_key": f"sk-{name}-{value!r}", name: value}
-        async with redis.asyncio.Redis(port=bucket_server.port) as connected:
+        async with redis.asyncio.Redis(port=server.port) as connected:
             own = _PROXY_MaxParallelRequestsHandler_v3(InternalUsageCache(DualCache()))
             ours = TokenBucketCallback(buckets.Server(connected, timeout_ms=5000))
             return [await passed(limiter, key) for limiter in (own, ours)]

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ import httpx
 import pytest
 import redis.asyncio
 
+from conftest import language_model
 from launch import Servers
 from paths import PACKAGE
 from services import Service, free_port
@@ -522,15 +522,8 @@ def test_two_routers_get_no_429_where_litellms_own_do(server: Service, tmp_path:
     """Three deployments, whose provider enforces requests and tokens a minute. Counts alone are compared."""
     import litellm_load as load
 
-    port = free_port()
-    limits = {"LIMITS": json.dumps(load.limits())}
-    program = str(PACKAGE / "tests/language_model.py")
-    provider = Service("provider", [sys.executable, program, str(port)], port, tmp_path, limits)
-    provider.start()
-    try:
-        got, answered = asyncio.run(load.both(port, server.port))
-    finally:
-        provider.stop()
+    with language_model(tmp_path, LIMITS=json.dumps(load.limits())) as provider:
+        got, answered = asyncio.run(load.both(provider.port, server.port))
     for strategy in load.STRATEGIES:
         count = {
             code: sum(answered.get(f"{strategy}-{name} {code}", 0) for name in load.DEPLOYMENTS)
