@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
@@ -70,8 +70,6 @@ FRAMEWORKS = {
 TOKEN_MS = 360_000
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
-# The packages whose callers wait for one fetch of a batch. In the others they ask for themselves meanwhile.
-WITH_ONE_FETCH = ("node", "rust")
 
 StartDriver = Callable[..., Driver]
 StartNodes = Callable[..., Servers]
@@ -141,13 +139,9 @@ class Package:
             where["sentinel"] = {"nodes": nodes, "master": MASTER}
         self.driver.do("server", name=name, client=self.client.library, **{**where, **options})
 
-    def limiter(
-        self, name: str = "l", *, capacity: float, rate: str, connect: bool = True, **options: Any
-    ) -> None:
+    def limiter(self, name: str = "l", *, connect: bool = True, **options: Any) -> None:
         """Makes a limiter, and waits until it has reached the server unless `connect` is false."""
-        self.driver.do(
-            "limiter", **{"name": name, "server": "s", "capacity": capacity, "rate": rate, **options}
-        )
+        self.driver.do("limiter", **{"name": name, "server": "s", **options})
         if connect:
             eventually(lambda: self._reaches(name))
 
@@ -297,6 +291,22 @@ def proxy(server: Service, start_proxy: StartProxy) -> Proxy:
     proxy = start_proxy(server)
     ask(server, "CONFIG", "SET", "cluster-announce-port", proxy.port)
     return proxy
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Keeps a process from everything meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def disconnect(proxy: Proxy) -> None:
+    """Until it is redirected, as if the server was down."""
+    proxy.redirect(1)
+    proxy.drop_connections()
 
 
 class Witness:

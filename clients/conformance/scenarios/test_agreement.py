@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import CLIENTS, LANGUAGES, Client, Package, StartDriver, StartProxy, StartServer
+from conftest import CLIENTS, LANGUAGES, Client, Package, StartDriver, StartProxy, StartServer, disconnect
 from drivers import DriverError
 from launch import ask
 from proxy import Proxy
@@ -110,8 +110,7 @@ def outcomes(package: Package, of: Round, server: Service, proxy: Proxy, prefix:
     held: set[str] = set()
     for number, (operation, words) in enumerate(of.calls):
         if number == of.away_from:
-            proxy.redirect(1)
-            proxy.drop_connections()
+            disconnect(proxy)
             outcome(package, "take", {"name": "finds out"})
         if operation == "settle" and words["hold"] not in held:
             continue
@@ -186,8 +185,7 @@ def test_what_is_no_limit_for_the_server_is_none_while_it_is_away(
         return outcome(package, "take", {"cost": 0})
 
     by_server = [ask_for(*bound) for bound in BOUNDS]
-    proxy.redirect(1)
-    proxy.drop_connections()
+    disconnect(proxy)
     assert ask_for(1, "1/s")["degraded"]
     for bound, one in zip(BOUNDS, by_server, strict=True):
         assert (ask_for(*bound) == "an error") == (one == "an error"), bound

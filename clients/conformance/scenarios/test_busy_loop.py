@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
-from conftest import Package, StartProxy, eventually, executed, level
+from conftest import Package, StartProxy, eventually, executed, level, stopped
 from launch import ask
 from services import Service
 
@@ -81,14 +79,11 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
 def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(package: Package, server: Service) -> None:
     package.limit(server, capacity=1000, rate="1/h", retry_every_ms=100)
     package.limiter("closed", capacity=1000, rate="1/h", on_error="closed")
-    server.signal(signal.SIGSTOP)
-    try:
+    with stopped(server.pid):
         held = package.do("hold", on="closed", amount=10)
         assert (held["allowed"], held["degraded"]) == (False, True)
         # Until its connection is closed.
         package.many(name="meanwhile", for_ms=2000, concurrency=1, per_second=100)
-    finally:
-        server.signal(signal.SIGCONT)
     eventually(lambda: not package.take("later")["degraded"])
     eventually(lambda: executed(server, "tb.hold", "tb.mhold") == 1)
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [] and level(server) == 1000)

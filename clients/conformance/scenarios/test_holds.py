@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import time
 from typing import Any
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from conftest import WITH_DEADLINES, Package, StartProxy, disconnect, eventually, executed, level, stopped
 from launch import ask
 from proxy import Proxy
 from services import Service
@@ -93,12 +90,9 @@ def expect_loss(package: Package, server: Service) -> None:
 @pytest.mark.also_in_clusters
 def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Package, server: Service) -> None:
     begin_renewing(package, server, server)
-    os.kill(package.driver.pid, signal.SIGSTOP)
-    try:
+    with stopped(package.driver.pid):
         eventually(lambda: takes_both(server))
         leave_one_slot(server)
-    finally:
-        os.kill(package.driver.pid, signal.SIGCONT)
     expect_loss(package, server)
 
 
@@ -122,10 +116,7 @@ def test_a_hold_outlasts_an_outage_that_ends_before_its_ttl(
     for policy in policies:
         package.limiter(policy, capacity=2, rate="0", connect=False, on_error=policy)
         assert package.do("hold", on=policy, amount=1, ttl_ms=ttl_s * 1000, **{"as": policy})["allowed"]
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    endpoint.redirect(port)
-    endpoint.drop_connections()
+    disconnect(endpoint)
     time.sleep(0.72 * ttl_s)  # in which two renewals fail
     endpoint.redirect(server.port)
     eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 1)

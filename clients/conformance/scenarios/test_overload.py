@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from conftest import FRAMEWORKS, WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level
+from conftest import FRAMEWORKS, WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level, stopped
 from proxy import Proxy
 from services import Service
 
@@ -40,9 +39,8 @@ def test_a_server_that_is_blocked_now_and_then_costs_at_most_one_bucket(
     eventually(lambda: level(server, full=10) == 0)
     while not load.done():
         # As a slow command of another client.
-        server.signal(signal.SIGSTOP)
-        time.sleep(0.15)
-        server.signal(signal.SIGCONT)
+        with stopped(server.pid):
+            time.sleep(0.15)
         time.sleep(1.85)
     # One bucket on the server, and one in this process.
     assert 10 <= load.result()["allowed"] <= 20
@@ -57,9 +55,8 @@ def test_a_small_timeout_of_one_limiter_says_nothing_to_another(
     package.limiter("patient", server="patient", capacity=10, rate="10/h", prefix="patient:")
     # No reply comes within its timeout, so it need not reach the server.
     package.limiter("hasty", server="hasty", capacity=10, rate="10/h", prefix="hasty:", connect=False)
-    with ThreadPoolExecutor(2) as pool:
-        hasty = pool.submit(package.many, on="hasty", concurrency=20, for_ms=2000)
-        patient = pool.submit(package.many, on="patient", concurrency=20, for_ms=2000)
+    words = {"op": "take", "concurrency": 20, "for_ms": 2000}
+    hasty, patient = (package.begin("many", on=name, **words) for name in ("hasty", "patient"))
     done = patient.result()
     assert (done["allowed"], done["degraded"]) == (10, 0)
     assert hasty.result()["allowed"] <= 20

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from conftest import Package, eventually, level
+from conftest import Package, disconnect, eventually, level
 from drivers import DriverError
 from launch import ask
 from proxy import Proxy
-from services import Service, free_port
+from services import Service
 
 pytestmark = pytest.mark.only("go")
 
@@ -60,8 +60,7 @@ def test_a_hold_that_ends_during_an_outage_is_settled_after_it(
     package.limit(proxy, capacity=100, rate="1/h", retry_every_ms=100)
     package.do("hold", amount=50, ttl_ms=600_000)
     if refusing:
-        proxy.redirect(free_port())
-        proxy.drop_connections()
+        disconnect(proxy)
     else:
         proxy.stall()
     eventually(lambda: bool(package.take("other")["degraded"]))
