@@ -104,33 +104,6 @@ def test_batches_of_many_names_take_bounded_memory_at_a_constant_price(
     assert int(package.driver.do("memory")["bytes"]) - before < 3_500_000
 
 
-@pytest.mark.only("python")
-def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, server: Service) -> None:
-    # A timeout that nine processes at once keep to: each one that is late would grant a bucket of its own.
-    package.limit(server, capacity=100, rate="1/h", batch=100, timeout_ms=5000)
-    done = package.do("fork", processes=8, count=100)
-    assert (done["allowed"], done["degraded"]) == (100, 0)
-
-
-@pytest.mark.only("python")
-def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
-    package: Package, server: Service, start_proxy: StartProxy
-) -> None:
-    far = start_proxy(server, delay_s=0.3)
-    package.limit(far, capacity=100, rate="1/h", batch=100, timeout_ms=5000)
-    before = executed(server, "tb.takeupto")
-    fetching = package.begin("many", op="take", count=50, concurrency=10)
-    # The server has granted, and the reply is on its way.
-    eventually(lambda: executed(server, "tb.takeupto") > before)
-    far.delay_s = 0  # of what follows
-    forked = package.do("fork", processes=8, count=20, at_once=True)
-    fetched = fetching.result()
-    assert (forked["degraded"], fetched["degraded"], fetched["errors"]) == (0, 0, {})
-    assert (fetched["allowed"], forked["allowed"]) == (50, 0)
-    # What the parent fetched and did not take is still there.
-    assert package.many(count=100)["allowed"] == 50
-
-
 @pytest.mark.only("redis-rs")
 def test_a_process_keeps_less_than_a_batch(
     package: Package, server: Service, start_proxy: StartProxy

@@ -312,40 +312,6 @@ async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
     return await asyncio.to_thread(twice)
 
 
-async def fork(asked: dict[str, Any]) -> dict[str, Any]:
-    """Takes once, unless `at_once`, and in every child of a fork, then here; how many were allowed."""
-    on = limiters[asked["on"]]
-    seen: Counter[str] = Counter()
-
-    def see(decision: Any) -> None:
-        seen.update(allowed=int(decision.allowed), degraded=int(decision.degraded))
-
-    async def takes(count: int) -> None:
-        for _ in range(count):
-            see(await done(on.take(asked["name"])))
-
-    def in_child() -> int:
-        reading, writing = os.pipe()
-        if os.fork() == 0:
-            seen.clear()
-            try:
-                (asyncio.run if is_asynchronous(on) else at_once)(takes(asked["count"]))
-            finally:
-                os.write(writing, json.dumps(seen).encode())
-                os._exit(0)
-        os.close(writing)
-        return reading
-
-    here = not asked.get("at_once")
-    await run(on, lambda: takes(int(here)))
-    for reading in [in_child() for _ in range(asked["processes"])]:
-        seen.update(json.loads(await asyncio.to_thread(os.read, reading, 64)))
-        os.close(reading)
-        os.wait()
-    await run(on, lambda: takes(asked["count"] * here))
-    return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
-
-
 async def http(asked: dict[str, Any]) -> dict[str, Any]:
     """An application of Starlette with one route, served by uvicorn."""
     import uvicorn
@@ -391,7 +357,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-REQUESTS = (server, limiter, reset, hold, lost, settle, hold_cancelled, many, second_runtime, fork)
+REQUESTS = (server, limiter, reset, hold, lost, settle, hold_cancelled, many, second_runtime)
 MORE = (cost, http, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},
