@@ -140,6 +140,13 @@ def own_server(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
+def own_nodes(tmp_path: Path) -> Iterator[Servers]:
+    """A cluster of three."""
+    with Servers(tmp_path, cluster=True) as nodes:
+        yield nodes
+
+
+@pytest.fixture
 def bare_server(tmp_path: Path) -> Iterator[Service]:
     """A server without the module."""
     with Servers(tmp_path, with_module=False) as servers:

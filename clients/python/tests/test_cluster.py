@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +22,6 @@ LIMIT = Limit(10, STILL)
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with Servers(tmp_path_factory.mktemp("cluster"), cluster=True) as nodes:
-        yield nodes
-
-
-@pytest.fixture
-def own_nodes(tmp_path: Path) -> Iterator[Servers]:
-    with Servers(tmp_path, cluster=True) as nodes:
         yield nodes
 
 

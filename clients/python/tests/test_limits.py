@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import flask
@@ -165,12 +164,11 @@ def test_a_sentinel_without_the_name_of_its_master_is_a_mistake() -> None:
             storage_from_string(f"{scheme}+sentinel://127.0.0.1:1")
 
 
-def test_a_cluster_is_a_storage(tmp_path: Path) -> None:
-    with Servers(tmp_path, cluster=True) as nodes:
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes.nodes)
-        limiter = limiter_on(f"tokenbucket+cluster://{hosts}")
-        assert [limiter.hit(TEN, name, cost=6) for name in "abcdabcd"] == [True] * 4 + [False] * 4
-        assert limiter.storage.reset() == 4
+def test_a_cluster_is_a_storage(own_nodes: Servers) -> None:
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in own_nodes.nodes)
+    limiter = limiter_on(f"tokenbucket+cluster://{hosts}")
+    assert [limiter.hit(TEN, name, cost=6) for name in "abcdabcd"] == [True] * 4 + [False] * 4
+    assert limiter.storage.reset() == 4
 
 
 def test_a_reset_leaves_what_has_another_prefix(uri: str, admin: redis.Redis) -> None:

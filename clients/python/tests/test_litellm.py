@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import secrets
 import signal
@@ -23,6 +24,8 @@ from paths import PACKAGE
 from services import Service, free_port, wait_for
 from tokenbucket import BadArgument
 from tokenbucket.testing import FakeServer
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 # What metadata say, and what two calls get: their statuses, or a 400 that contains a text.
 METADATA: list[tuple[Any, list[int] | str]] = [
@@ -107,7 +110,6 @@ def proxy(tmp_path_factory: pytest.TempPathFactory, server: Service, model: Serv
         "KEYS": json.dumps(KEYS),
         "TOKENBUCKET_URL": f"redis://127.0.0.1:{server.port}/0",
         "TOKENBUCKET_TIMEOUT_MS": "5000",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
     }
     proxy = Service("proxy", command, port, folder, env)
@@ -198,11 +200,11 @@ def test_no_more_calls_are_in_flight_than_allowed(client: httpx.Client) -> None:
 
 
 def test_no_header_of_a_caller_switches_a_limit_off(client: httpx.Client) -> None:
-    def status(at: int) -> int:
-        headers = {"Authorization": "Bearer sk-ids", "x-litellm-call-id": "mine"}
-        metadata = {"tokenbucket_id": "mine"}
-        body = call("one", 5, metadata=metadata, litellm_metadata=metadata)
-        return client.post("/v1/chat/completions", json=body, headers=headers).status_code
+    client.headers["x-litellm-call-id"] = "mine"
+    metadata = {"tokenbucket_id": "mine"}
+
+    def status(_: int) -> int:
+        return chat(client, "sk-ids", "one", 5, metadata=metadata, litellm_metadata=metadata).status_code
 
     with ThreadPoolExecutor(15) as threads:
         assert sorted(threads.map(status, range(30))) == [200] * 3 + [429] * 27
@@ -291,10 +293,7 @@ def test_a_misspelt_word_of_a_team_lets_nobody_through(client: httpx.Client) -> 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "one"), [("rpm_limit", 1), ("tpm_limit", 60), ("max_parallel_requests", 1)])
-def test_litellms_limits_are_read_as_its_own_limiter_reads_them(
-    server: Service, monkeypatch: pytest.MonkeyPatch, name: str, one: int
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+def test_litellms_limits_are_read_as_its_own_limiter_reads_them(server: Service, name: str, one: int) -> None:
     from litellm.caching.caching import DualCache
     from litellm.proxy._types import UserAPIKeyAuth
     from litellm.proxy.hooks.parallel_request_limiter_v3 import _PROXY_MaxParallelRequestsHandler_v3
@@ -374,10 +373,7 @@ def test_litellm_itself_answers_messages_that_are_none(client: httpx.Client, mes
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("total", [float("nan"), -5, "many"])
-def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(
-    monkeypatch: pytest.MonkeyPatch, total: Any
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(total: Any) -> None:
     from litellm.proxy._types import UserAPIKeyAuth
 
     from tokenbucket.litellm import TokenBucketCallback

@@ -363,17 +363,18 @@ async def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setti
         assert not setting.holds()
 
 
-async def test_deployments_of_several_groups_are_asked_in_a_cluster(setting: Setting, tmp_path: Path) -> None:
+async def test_deployments_of_several_groups_are_asked_in_a_cluster(
+    setting: Setting, own_nodes: Servers
+) -> None:
     few = ROOMY | {"rpm": 1}
     both = setting.deployment("a", "chat", **few), setting.deployment("b", "other", **few)
-    with Servers(tmp_path, cluster=True) as nodes:
-        async with (
-            redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.nodes[0].port) as client,
-            setting.router(*both, client=client) as router,
-        ):
-            # By the name of its provider LiteLLM finds the model in both.
-            statuses = [await status(chat(router, "one", "openai/echo")) for _ in range(3)]
-            assert statuses == [200, 200, 429]
+    async with (
+        redis.asyncio.RedisCluster(host="127.0.0.1", port=own_nodes.nodes[0].port) as client,
+        setting.router(*both, client=client) as router,
+    ):
+        # By the name of its provider LiteLLM finds the model in both.
+        statuses = [await status(chat(router, "one", "openai/echo")) for _ in range(3)]
+        assert statuses == [200, 200, 429]
 
 
 async def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:
