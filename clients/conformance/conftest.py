@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pytest
 import redis
 
 from drivers import ANSWERS_WITHIN_S, Driver, DriverError
-from launch import ask
+from launch import Servers, ask
 from proxy import Proxy
 from services import Service, free_port, redis_server, self_signed, sentinel_server, tls_options, wait_for
 
@@ -70,10 +70,9 @@ FRAMEWORKS = {
 TOKEN_MS = 360_000
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
-# The packages whose callers wait for one fetch of a batch. In the others they ask for themselves meanwhile.
-WITH_ONE_FETCH = ("node", "rust")
 
 StartDriver = Callable[..., Driver]
+StartNodes = Callable[..., Servers]
 StartServer = Callable[..., Service]
 StartProxy = Callable[..., Proxy]
 
@@ -140,15 +139,17 @@ class Package:
             where["sentinel"] = {"nodes": nodes, "master": MASTER}
         self.driver.do("server", name=name, client=self.client.library, **{**where, **options})
 
-    def limiter(
-        self, name: str = "l", *, capacity: float, rate: str, connect: bool = True, **options: Any
-    ) -> None:
+    def limiter(self, name: str = "l", *, connect: bool = True, **options: Any) -> None:
         """Makes a limiter, and waits until it has reached the server unless `connect` is false."""
-        self.driver.do(
-            "limiter", **{"name": name, "server": "s", "capacity": capacity, "rate": rate, **options}
-        )
+        self.driver.do("limiter", **{"name": name, "server": "s", **options})
         if connect:
             eventually(lambda: self._reaches(name))
+
+    def limit(self, at: Service | Proxy | int, name: str = "l", **options: Any) -> None:
+        """Makes a limiter on a Server of its own, which takes those of the options that are a server's."""
+        of_server = ("url", "cluster", "sentinel", "sentinels", "timeout_ms", "retry_every_ms", "by")
+        self.server(at, **{option: options.pop(option) for option in of_server if option in options})
+        self.limiter(name, **options)
 
     def _reaches(self, limiter: str) -> bool:
         try:
@@ -240,6 +241,13 @@ def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service
     return cluster_of_one(start_server)
 
 
+@pytest.fixture
+def start_nodes(package: Package, tmp_path: Path, at_the_end: ExitStack) -> StartNodes:
+    """Starts a cluster of three, for the package's cluster client."""
+    package.client = replace(package.client, in_cluster=True)
+    return lambda **options: at_the_end.enter_context(Servers(tmp_path, cluster=True, **options))
+
+
 def cluster_of_one(start_server: StartServer) -> Service:
     node = start_server("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
     ask(node, "CLUSTER", "ADDSLOTS", *range(16_384))
@@ -283,6 +291,22 @@ def proxy(server: Service, start_proxy: StartProxy) -> Proxy:
     proxy = start_proxy(server)
     ask(server, "CONFIG", "SET", "cluster-announce-port", proxy.port)
     return proxy
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Keeps a process from everything meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def disconnect(proxy: Proxy) -> None:
+    """Until it is redirected, as if the server was down."""
+    proxy.redirect(1)
+    proxy.drop_connections()
 
 
 class Witness:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conftest import Package, info, until_waiting
-from launch import Servers, ask
+from conftest import Package, StartNodes, info, until_waiting
+from launch import ask
 from services import Service
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/access.md"
@@ -34,8 +33,8 @@ def documented_rules(package: Package, version: str) -> list[str]:
 def test_the_documented_user_may_do_all_that_a_package_does(package: Package, server: Service) -> None:
     ask(server, *documented_rules(package, info(server)["redis_version"]))
     url = f"redis://api:secret@127.0.0.1:{server.port}"
-    package.server(server, **({"cluster": [url]} if package.client.in_cluster else {"url": f"{url}/1"}))
-    package.limiter(capacity=10, rate="1/h")
+    where = {"cluster": [url]} if package.client.in_cluster else {"url": f"{url}/1"}
+    package.limit(server, capacity=10, rate="1/h", **where)
     assert package.take(cost=4)["allowed"]
     package.do("charge", amount=1)
     package.do("give", amount=1)
@@ -59,23 +58,22 @@ def test_the_documented_user_may_do_all_that_a_package_does(package: Package, se
 
 
 @pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
-def test_the_documented_user_follows_a_slot_that_moves(package: Package, tmp_path: Path) -> None:
-    package.client = replace(package.client, in_cluster=True)
-    with Servers(tmp_path, cluster=True) as nodes:
-        for node in nodes.nodes:
-            ask(node, *documented_rules(package, info(node)["redis_version"]))
-        old, new, _ = nodes.nodes
-        package.server(0, cluster=[f"redis://api:secret@127.0.0.1:{old.port}"], timeout_ms=5000)
-        package.limiter(capacity=10, rate="1/h")
-        tag = nodes.name_on(old)
-        assert package.take(tag)["remaining"] == 9
-        nodes.begin_to_move_slot_of(f"tb:{tag}", new)
-        for _ in range(2):
-            decision = package.take(f"{tag}new")
-            assert (decision["allowed"], decision["degraded"]) == (True, False)
-        assert package.do("hold", name=f"{tag}new", amount=4, ttl_ms=60_000)["allowed"]
-        assert package.do("settle", used=1)["remaining"] == 7
-        assert [refused(node) for node in nodes.nodes] == [[], [], []]
+def test_the_documented_user_follows_a_slot_that_moves(package: Package, start_nodes: StartNodes) -> None:
+    nodes = start_nodes()
+    for node in nodes.nodes:
+        ask(node, *documented_rules(package, info(node)["redis_version"]))
+    old, new, _ = nodes.nodes
+    url = f"redis://api:secret@127.0.0.1:{old.port}"
+    package.limit(old, capacity=10, rate="1/h", cluster=[url], timeout_ms=5000)
+    tag = nodes.name_on(old)
+    assert package.take(tag)["remaining"] == 9
+    nodes.begin_to_move_slot_of(f"tb:{tag}", new)
+    for _ in range(2):
+        decision = package.take(f"{tag}new")
+        assert (decision["allowed"], decision["degraded"]) == (True, False)
+    assert package.do("hold", name=f"{tag}new", amount=4, ttl_ms=60_000)["allowed"]
+    assert package.do("settle", used=1)["remaining"] == 7
+    assert [refused(node) for node in nodes.nodes] == [[], [], []]
 
 
 def refused(server: Service) -> list[tuple[str, str]]:

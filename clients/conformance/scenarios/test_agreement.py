@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import CLIENTS, LANGUAGES, Client, Package, StartDriver, StartProxy, StartServer
+from conftest import CLIENTS, LANGUAGES, Client, Package, StartDriver, StartProxy, StartServer, disconnect
 from drivers import DriverError
 from launch import ask
 from proxy import Proxy
@@ -104,15 +104,13 @@ def a_call(random: Random, hold: str, limiter: Words) -> list[tuple[str, Words]]
 
 def outcomes(package: Package, of: Round, server: Service, proxy: Proxy, prefix: str) -> list[Any]:
     """What came of each call, or the kind of its error, and at last what the buckets hold."""
-    package.server(proxy, timeout_ms=5000, retry_every_ms=100_000)
-    package.limiter(**of.limiter, prefix=prefix, connect=False)
+    package.limit(proxy, **of.limiter, prefix=prefix, connect=False, timeout_ms=5000, retry_every_ms=100_000)
     package.joint(**of.joint, prefix=f"{prefix}j:")
     seen: list[Any] = []
     held: set[str] = set()
     for number, (operation, words) in enumerate(of.calls):
         if number == of.away_from:
-            proxy.redirect(1)
-            proxy.drop_connections()
+            disconnect(proxy)
             outcome(package, "take", {"name": "finds out"})
         if operation == "settle" and words["hold"] not in held:
             continue
@@ -187,8 +185,7 @@ def test_what_is_no_limit_for_the_server_is_none_while_it_is_away(
         return outcome(package, "take", {"cost": 0})
 
     by_server = [ask_for(*bound) for bound in BOUNDS]
-    proxy.redirect(1)
-    proxy.drop_connections()
+    disconnect(proxy)
     assert ask_for(1, "1/s")["degraded"]
     for bound, one in zip(BOUNDS, by_server, strict=True):
         assert (ask_for(*bound) == "an error") == (one == "an error"), bound

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Package, eventually, executed, level
+from conftest import Package, disconnect, eventually, executed, level
 from drivers import DriverError
 from launch import ask
 from proxy import Proxy
@@ -123,8 +123,7 @@ def test_a_hold_whose_caller_has_gone_ends(package: Package, server: Service, pr
 
 def test_the_process_decides_by_the_same_rule(package: Package, server: Service, proxy: Proxy) -> None:
     limit(package, proxy, timeout_ms=500)
-    proxy.redirect(1)
-    proxy.drop_connections()
+    disconnect(proxy)
     taken = [take_any(package) for _ in range(3)]
     assert [(one["granted"], one["degraded"]) for one in taken] == [(1, True), (2, True), (0, True)], taken
     small = [{"slot1": 1}, {"slot2": 1}]

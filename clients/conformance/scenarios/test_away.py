@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conftest import MASTER, Package, StartProxy, StartServer, eventually, info, is_whole
+from conftest import MASTER, Package, StartNodes, StartProxy, StartServer, eventually, info, is_whole
 from drivers import DriverError
 from launch import Servers, ask
 from proxy import Proxy
@@ -86,8 +85,7 @@ def test_limits_that_take_turns_find_the_bucket_that_the_server_would(
 
 
 def test_outages_that_come_and_go_cost_one_bucket_in_all(package: Package, proxy: Proxy) -> None:
-    package.server(proxy, timeout_ms=100, retry_every_ms=100)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(proxy, capacity=10, rate="10/h", timeout_ms=100, retry_every_ms=100)
     assert package.take(cost=10)["allowed"]
     allowed = 0
 
@@ -107,8 +105,7 @@ def test_outages_that_come_and_go_cost_one_bucket_in_all(package: Package, proxy
 
 
 def test_a_reply_that_comes_in_part_is_silence(package: Package, proxy: Proxy) -> None:
-    package.server(proxy, retry_every_ms=100_000)
-    package.limiter(capacity=1000, rate="10/h")
+    package.limit(proxy, capacity=1000, rate="10/h", retry_every_ms=100_000)
     proxy.in_part = "TB.TAKE"
     began = time.monotonic()
     assert package.many(count=5, concurrency=1)["degraded"] == 5
@@ -116,8 +113,7 @@ def test_a_reply_that_comes_in_part_is_silence(package: Package, proxy: Proxy) -
 
 
 def test_a_server_that_was_killed_decides_again_when_it_is_back(package: Package, server: Service) -> None:
-    package.server(server, retry_every_ms=100)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h", retry_every_ms=100)
     assert package.many(count=20, concurrency=1)["allowed"] == 10
     server.kill()
     # The bucket of this process is its own, and full.
@@ -130,8 +126,7 @@ def test_a_server_that_was_killed_decides_again_when_it_is_back(package: Package
 
 
 def test_a_password_that_is_missing_after_an_outage_is_an_error(package: Package, server: Service) -> None:
-    package.server(server, retry_every_ms=100)
-    package.limiter(capacity=10, rate="10/h", on_error="open")
+    package.limit(server, capacity=10, rate="10/h", on_error="open", retry_every_ms=100)
     server.kill()
     assert package.take()["degraded"]
     server.command += ["--requirepass", "secret"]
@@ -142,8 +137,7 @@ def test_a_password_that_is_missing_after_an_outage_is_an_error(package: Package
 
 @pytest.mark.also_in_clusters
 def test_a_restart_between_two_calls_is_no_outage(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=1000)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h", timeout_ms=1000)
     # On several connections, where a package has several.
     assert package.many(name="before", count=20, concurrency=10)["degraded"] == 0
     server.stop()
@@ -162,8 +156,7 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
 ) -> None:
     old, new = start_server(), start_server()
     endpoint = start_proxy(old)
-    package.server(endpoint, timeout_ms=1000)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(endpoint, capacity=10, rate="10/h", timeout_ms=1000)
     assert package.many(name="before", count=20, concurrency=10)["degraded"] == 0
     endpoint.redirect(new.port)
     ask(old, "REPLICAOF", "127.0.0.1", new.port)
@@ -180,8 +173,7 @@ def test_a_sentinel_that_is_silent_hides_no_master(
     _, _, sentinel = watched_pair
     with socket.create_server(("127.0.0.1", 0)) as silent:
         nodes = [f"127.0.0.1:{port}" for port in (silent.getsockname()[1], sentinel.port)]
-        package.server(sentinel, sentinel=sentinel, sentinels=nodes)
-        package.limiter(capacity=10, rate="10/h")
+        package.limit(sentinel, capacity=10, rate="10/h", sentinel=sentinel, sentinels=nodes)
         assert not package.take()["degraded"]
 
 
@@ -190,8 +182,7 @@ def test_a_master_that_sentinel_replaces_while_it_is_there_is_left_at_once(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:
     old, new, sentinel = watched_pair
-    package.server(old, sentinel=sentinel)
-    package.limiter(capacity=1000, rate="10/h")
+    package.limit(old, capacity=1000, rate="10/h", sentinel=sentinel)
     assert not package.take("before")["degraded"]
     ask(sentinel, "SENTINEL", "FAILOVER", MASTER)
     eventually(lambda: ask(sentinel, "SENTINEL", "get-master-addr-by-name", MASTER)[1] == str(new.port))
@@ -200,8 +191,7 @@ def test_a_master_that_sentinel_replaces_while_it_is_there_is_left_at_once(
 
 
 def test_a_cold_start_far_away_connects(package: Package, server: Service, start_proxy: StartProxy) -> None:
-    package.server(start_proxy(server, delay_s=0.025), timeout_ms=400)
-    package.limiter(capacity=10, rate="10/h", connect=False)
+    package.limit(start_proxy(server, delay_s=0.025), capacity=10, rate="10/h", connect=False, timeout_ms=400)
     # As many connections as the callers need, where each has its own.
     eventually(lambda: package.many(name="probe", count=30, concurrency=30)["degraded"] == 0)
     done = package.many(count=30, concurrency=30)
@@ -211,8 +201,7 @@ def test_a_cold_start_far_away_connects(package: Package, server: Service, start
 @pytest.mark.only("redis-py-asyncio")  # Rust has it among its own tests.
 @pytest.mark.also_in_clusters
 def test_a_second_runtime_is_served_as_the_first(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=100, rate="1/h")
+    package.limit(server, capacity=100, rate="1/h", timeout_ms=5000)
     assert package.many(count=60, concurrency=60)["degraded"] == 0
     done = package.do("second_runtime", count=60)
     assert (done["allowed"], done["degraded"], done["errors"]) == (40, 0, {})
@@ -221,8 +210,7 @@ def test_a_second_runtime_is_served_as_the_first(package: Package, server: Servi
 def test_one_node_of_a_cluster_is_an_error_that_names_the_cluster(package: Package, tmp_path: Path) -> None:
     with Servers(tmp_path, cluster=True) as nodes:
         ours, theirs, _ = nodes.nodes
-        package.server(ours)
-        package.limiter(capacity=10, rate="10/h", on_error="open", connect=False)
+        package.limit(ours, capacity=10, rate="10/h", on_error="open", connect=False)
         with pytest.raises(DriverError, match=r"(?i)cluster"):
             eventually(lambda: not package.take(nodes.name_on(theirs))["degraded"])
 
@@ -232,41 +220,39 @@ def refusals(node: Service) -> int:
     return int(info(node).get("errorstat_tryagain", "count=0").removeprefix("count="))
 
 
-def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(package: Package, tmp_path: Path) -> None:
-    package.client = replace(package.client, in_cluster=True)
-    with Servers(tmp_path, cluster=True) as nodes:
-        old = nodes.node_of("{user}")
-        new = next(node for node in nodes.nodes if node is not old)
-        if info(old)["redis_version"].startswith("6.0."):
-            pytest.skip("it does not count errors")
-        package.server(old, timeout_ms=5000)
-        package.limiter(capacity=10, rate="10/h")
-        package.joint({"a": [10, "10/h"], "b": [10, "10/h"]})
-        costs = {"a": 1, "b": 1}
-        eventually(lambda: not package.do("take_all", on="j", costs=costs)["degraded"])
+def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    old = nodes.node_of("{user}")
+    new = next(node for node in nodes.nodes if node is not old)
+    if info(old)["redis_version"].startswith("6.0."):
+        pytest.skip("it does not count errors")
+    package.limit(old, capacity=10, rate="10/h", timeout_ms=5000)
+    limits = {"a": [10, "10/h"], "b": [10, "10/h"]}
+    package.joint(limits)
+    costs = {"a": 1, "b": 1}
+    eventually(lambda: not package.do("take_all", on="j", costs=costs)["degraded"])
 
-        package.server(old, "hasty", timeout_ms=1000)
-        limits = {"a": [10, "10/h"], "b": [10, "10/h"]}
-        package.driver.do("joint", name="hasty", server="hasty", limits=limits)
-        eventually(lambda: not package.do("take_all", on="hasty", costs={"a": 0})["degraded"])
+    package.server(old, "hasty", timeout_ms=1000)
+    package.driver.do("joint", name="hasty", server="hasty", limits=limits)
+    eventually(lambda: not package.do("take_all", on="hasty", costs={"a": 0})["degraded"])
 
-        slot = ask(old, "CLUSTER", "KEYSLOT", "{user}")
-        ids = [ask(one, "CLUSTER", "MYID") for one in (old, new)]
-        ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-        ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-        ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:a", 0, 5000)
-        # One key is here and one is there.
-        began = time.monotonic()
-        assert package.do("take_all", on="hasty", costs=costs)["degraded"]
-        assert time.monotonic() - began < 3, "three timeouts"
-        refused = refusals(old)
-        taken = package.begin("take_all", on="j", costs=costs)
-        eventually(lambda: refusals(old) > refused)
-        ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:b", 0, 5000)
-        # Both are there, to which the node that still has the slot sends each call by itself.
-        assert (taken.result()["allowed"], taken.result()["degraded"]) == (True, False)
-        given = package.do("give", name="{user}:a", amount=1)
-        assert (given["remaining"], given["degraded"]) == (9, False)
-        for one in (new, old):
-            ask(one, "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
-        assert not package.take("{user}:b")["degraded"]
+    nodes.begin_to_move_slot_of("{user}", new)
+    ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:a", 0, 5000)
+    # One key is here and one is there.
+    began = time.monotonic()
+    assert package.do("take_all", on="hasty", costs=costs)["degraded"]
+    assert time.monotonic() - began < 3, "three timeouts"
+    refused = refusals(old)
+    taken = package.begin("take_all", on="j", costs=costs)
+    eventually(lambda: refusals(old) > refused)
+    ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:b", 0, 5000)
+    # Both are there, to which the node that still has the slot sends each call by itself.
+    assert (taken.result()["allowed"], taken.result()["degraded"]) == (True, False)
+    given = package.do("give", name="{user}:a", amount=1)
+    assert (given["remaining"], given["degraded"]) == (9, False)
+    slot, id = ask(old, "CLUSTER", "KEYSLOT", "{user}"), ask(new, "CLUSTER", "MYID")
+    for one in (new, old):
+        ask(one, "CLUSTER", "SETSLOT", slot, "NODE", id)
+    assert not package.take("{user}:b")["degraded"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import TOKEN_MS, WITH_ONE_FETCH, Package, StartProxy, eventually, executed, level
+from conftest import TOKEN_MS, Package, StartProxy, eventually, executed, level
 from launch import ask
 from services import Service
 
@@ -16,8 +16,7 @@ def test_processes_below_the_rate_are_denied_no_more_than_they_hold_in_batches(
 ) -> None:
     packages = [package, *(package.another() for _ in range(PROCESSES - 1))]
     for one in packages:
-        one.server(server, timeout_ms=1000)
-        one.limiter(capacity=PER_S, rate=f"{PER_S}/s", batch=BATCH)
+        one.limit(server, capacity=PER_S, rate=f"{PER_S}/s", batch=BATCH, timeout_ms=1000)
     words = {"op": "take", "concurrency": 8, "for_ms": SECONDS * 1000, "per_second": 0.8 * PER_S / PROCESSES}
     loads = [one.begin("many", **words) for one in packages]
     done = [load.result() for load in loads]
@@ -26,8 +25,7 @@ def test_processes_below_the_rate_are_denied_no_more_than_they_hold_in_batches(
 
 
 def test_a_batch_is_fetched_once_and_spent_here(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=1000, rate="1/h", batch=10, connect=False)
+    package.limit(server, capacity=1000, rate="1/h", batch=10, connect=False, timeout_ms=5000)
     assert [package.take()["remaining"] for _ in range(30)] == list(range(999, 969, -1))
     assert executed(server, "tb.takeupto") == 3
     # What is more than a batch, or a fraction, is taken from the bucket.
@@ -39,8 +37,7 @@ def test_a_batch_is_fetched_once_and_spent_here(package: Package, server: Servic
 
 
 def test_a_batch_that_is_too_small_says_when_there_is_enough(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=5, rate="10/h", batch=4, connect=False)
+    package.limit(server, capacity=5, rate="10/h", batch=4, connect=False, timeout_ms=5000)
     assert [package.take(cost=2)["allowed"] for _ in range(2)] == [True, True]
     denied = package.take(cost=2)
     assert (denied["allowed"], denied["remaining"]) == (False, 1)
@@ -50,8 +47,7 @@ def test_a_batch_that_is_too_small_says_when_there_is_enough(package: Package, s
 
 
 def test_a_reset_drops_a_batch_of_another_limit(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=10, rate="1/h", batch=10, connect=False)
+    package.limit(server, capacity=10, rate="1/h", batch=10, connect=False, timeout_ms=5000)
     other = [10, "2/h"]
     assert package.take(limit=other)["allowed"]
     package.do("reset")
@@ -73,20 +69,18 @@ def test_limiters_with_batches_pass_what_there_is_and_no_more(package: Package, 
 def test_a_round_trip_longer_than_a_batch_takes_to_refill_denies_nothing(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
-    package.server(start_proxy(server, delay_s=0.02), timeout_ms=1000)
-    package.limiter(capacity=1000, rate="1000/s", batch=10)
+    package.limit(start_proxy(server, delay_s=0.02), capacity=1000, rate="1000/s", batch=10, timeout_ms=1000)
     done = package.many(count=100, concurrency=1)
     assert (done["allowed"], done["denied"], done["degraded"]) == (100, 0, 0)
 
 
-@pytest.mark.only(*WITH_ONE_FETCH)
+@pytest.mark.only("node", "rust")  # In the others, callers ask for themselves meanwhile.
 def test_fifty_callers_of_an_empty_bucket_wait_for_one_fetch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     # A round trip in which even a busy machine starts fifty callers.
     far = start_proxy(server, delay_s=0.15)
-    package.server(far, timeout_ms=2000)
-    package.limiter(capacity=10, rate="1/h", batch=10)
+    package.limit(far, capacity=10, rate="1/h", batch=10, timeout_ms=2000)
     ask(server, "TB.TAKE", "tb:user", 10, "1/h", 10)
     before = far.count("TB.")
     done = package.many(count=50, concurrency=50)
@@ -98,8 +92,7 @@ def test_fifty_callers_of_an_empty_bucket_wait_for_one_fetch(
 def test_batches_of_many_names_take_bounded_memory_at_a_constant_price(
     package: Package, server: Service
 ) -> None:
-    package.server(server, timeout_ms=1000)
-    package.limiter(capacity=10, rate="10/d", batch=2)
+    package.limit(server, capacity=10, rate="10/d", batch=2, timeout_ms=1000)
     # Every one of these takes needs a fetch. A walk through all names would cost far more than that.
     few = package.many(names=1000, count=1000, concurrency=20)
     some = package.many(names=12_000, count=12_000, concurrency=20)
@@ -111,51 +104,17 @@ def test_batches_of_many_names_take_bounded_memory_at_a_constant_price(
     assert int(package.driver.do("memory")["bytes"]) - before < 3_500_000
 
 
-@pytest.mark.only("python")
-def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, server: Service) -> None:
-    # A timeout that nine processes at once keep to: each one that is late would grant a bucket of its own.
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=100, rate="1/h", batch=100)
-    done = package.do("fork", processes=8, count=100)
-    assert (done["allowed"], done["degraded"]) == (100, 0)
-
-
-@pytest.mark.only("python")
-def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
-    package: Package, server: Service, start_proxy: StartProxy
-) -> None:
-    far = start_proxy(server, delay_s=0.3)
-    package.server(far, timeout_ms=5000)
-    package.limiter(capacity=100, rate="1/h", batch=100)
-    before = executed(server, "tb.takeupto")
-    fetching = package.begin("many", op="take", count=50, concurrency=10)
-    # The server has granted, and the reply is on its way.
-    eventually(lambda: executed(server, "tb.takeupto") > before)
-    far.delay_s = 0  # of what follows
-    forked = package.do("fork", processes=8, count=20, at_once=True)
-    fetched = fetching.result()
-    assert (forked["degraded"], fetched["degraded"], fetched["errors"]) == (0, 0, {})
-    assert (fetched["allowed"], forked["allowed"]) == (50, 0)
-    # What the parent fetched and did not take is still there.
-    assert package.many(count=100)["allowed"] == 50
-
-
-def leave_while_fetching(package: Package, server: Service) -> None:
-    before = executed(server, "tb.takeupto")
-    assert package.many(count=1, cost=100, deadline_us=10_000)["cancelled"] == 1
-    eventually(lambda: executed(server, "tb.takeupto") > before)
-
-
 @pytest.mark.only("redis-rs")
 def test_a_process_keeps_less_than_a_batch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     far = start_proxy(server, delay_s=0.1)
-    package.server(far, timeout_ms=2000)
-    package.limiter(capacity=1000, rate="1/h", batch=100)
+    package.limit(far, capacity=1000, rate="1/h", batch=100, timeout_ms=2000)
     assert package.take()["allowed"]
     for _ in range(3):
-        leave_while_fetching(package, server)
+        before = executed(server, "tb.takeupto")
+        assert package.many(count=1, cost=100, deadline_us=10_000)["cancelled"] == 1
+        eventually(lambda before=before: executed(server, "tb.takeupto") > before)  # type: ignore[misc]
     far.stall()
     done = package.many(count=300, concurrency=1)
     assert done["allowed"] - done["degraded"] <= 99, done
@@ -165,8 +124,7 @@ def test_a_process_keeps_less_than_a_batch(
 def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
-    package.server(start_proxy(server, delay_s=0.01), timeout_ms=1000)
-    package.limiter(capacity=1000, rate="1/h", batch=10)
+    package.limit(start_proxy(server, delay_s=0.01), capacity=1000, rate="1/h", batch=10, timeout_ms=1000)
     done = package.many(count=200, concurrency=20, deadline_us=5000)
     assert done["cancelled"] > 0
     package.driver.do("close", name="l")  # gives back what its batches have left

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
-from conftest import Package, StartProxy, eventually, executed, level
+from conftest import Package, StartProxy, eventually, executed, level, stopped
 from launch import ask
 from services import Service
 
@@ -56,8 +54,7 @@ def test_a_loop_that_is_busy_while_it_connects_or_calls_is_no_outage(
 
 
 def test_a_cold_start_under_load_asks_the_server_or_says_why_not(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h", connect=False)
+    package.limit(server, capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert done["errors"] == {}
     if done["degraded"] == 0:
@@ -71,8 +68,7 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     # It connects, but not within the time for that.
-    package.server(start_proxy(server, delay_s=0.7))
-    package.limiter(capacity=10, rate="10/h", connect=False)
+    package.limit(start_proxy(server, delay_s=0.7), capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert (done["allowed"], done["degraded"]) == (10, 10_000)
     assert package.degraded_count() == 10_000
@@ -81,17 +77,13 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
 
 @pytest.mark.only("node", "python")
 def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(package: Package, server: Service) -> None:
-    package.server(server, retry_every_ms=100)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(server, capacity=1000, rate="1/h", retry_every_ms=100)
     package.limiter("closed", capacity=1000, rate="1/h", on_error="closed")
-    server.signal(signal.SIGSTOP)
-    try:
+    with stopped(server.pid):
         held = package.do("hold", on="closed", amount=10)
         assert (held["allowed"], held["degraded"]) == (False, True)
         # Until its connection is closed.
         package.many(name="meanwhile", for_ms=2000, concurrency=1, per_second=100)
-    finally:
-        server.signal(signal.SIGCONT)
     eventually(lambda: not package.take("later")["degraded"])
     eventually(lambda: executed(server, "tb.hold", "tb.mhold") == 1)
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [] and level(server) == 1000)

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Package, StartProxy, StartServer, cluster_of_one, eventually
+from conftest import Package, StartNodes, StartProxy, StartServer, cluster_of_one, eventually
 from launch import Servers, ask
 from services import Service, module
 
-StartNodes = Callable[..., Servers]
 # The cluster clients of valkey-py keep less of what they were given than those of redis-py.
 WITH_VALKEY_PY = pytest.mark.only("python", "valkey-py", "valkey-py-asyncio", "node", "go", "rust")
 # A bucket that refills by less than a token during a scenario.
 LIMIT: dict[str, Any] = {"capacity": 10, "rate": "10/h"}
 
 
-@pytest.fixture
-def start_nodes(package: Package, tmp_path: Path) -> Iterator[StartNodes]:
-    """Starts a cluster of three, for the package's cluster client."""
-    package.client = replace(package.client, in_cluster=True)
-    with ExitStack() as at_the_end:
-        yield lambda **options: at_the_end.enter_context(Servers(tmp_path, cluster=True, **options))
-
-
 def limit(package: Package, nodes: Servers, **options: Any) -> None:
-    package.server(nodes.nodes[0], timeout_ms=5000, **options)
-    package.limiter(**LIMIT, on_error="closed")
+    package.limit(nodes.nodes[0], **LIMIT, on_error="closed", timeout_ms=5000, **options)
     package.joint({"a": [10, "10/h"], "b": [10, "10/h"]}, on_error="closed")
 
 
@@ -138,8 +125,7 @@ def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_
     package.client = replace(package.client, in_cluster=True)
     before = cluster_of_one(start_server)
     entrance = start_proxy(before)
-    package.server(entrance, retry_every_ms=20)
-    package.limiter(**LIMIT)
+    package.limit(entrance, **LIMIT, retry_every_ms=20)
     before.kill()
     # Long enough for the package to have asked everywhere.
     eventually(
@@ -157,8 +143,7 @@ def test_the_successor_of_a_master_is_found_after_all_nodes_were_away(
     first, master, third = nodes.nodes
     names = [name for _, name in one_on_each(nodes)]
     replica = nodes.add_replica_of(master)
-    package.server(first, timeout_ms=500, retry_every_ms=20)
-    package.limiter(**LIMIT)
+    package.limit(first, **LIMIT, timeout_ms=500, retry_every_ms=20)
 
     def is_degraded(name: str) -> bool:
         return bool(package.take(name, cost=0)["degraded"])

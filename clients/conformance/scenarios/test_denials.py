@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,22 +13,15 @@ from services import Service
 
 TAKES = ("tb.take", "tb.takeupto")
 
-Limit = Callable[..., None]
 
-
-@pytest.fixture
-def limit(package: Package, server: Service) -> Limit:
+def limit(package: Package, server: Service, capacity: int, **options: Any) -> None:
     """Makes limiter "l", and asks nobody before."""
-
-    def make(capacity: int, **options: Any) -> None:
-        package.server(server, timeout_ms=5000)
-        package.limiter(capacity=capacity, rate="10/h", connect=False, **{"remember_denials": 10, **options})
-
-    return make
+    options = {"remember_denials": 10, "connect": False, "timeout_ms": 5000} | options
+    package.limit(server, capacity=capacity, rate="10/h", **options)
 
 
-def test_a_denied_name_is_refused_without_asking(package: Package, server: Service, limit: Limit) -> None:
-    limit(capacity=3)
+def test_a_denied_name_is_refused_without_asking(package: Package, server: Service) -> None:
+    limit(package, server, capacity=3)
     assert [package.take()["allowed"] for _ in range(4)] == [True, True, True, False]
     told_ms = TOKEN_MS
     for cost in (1, 1, 2, 1):
@@ -45,8 +37,8 @@ def test_a_denied_name_is_refused_without_asking(package: Package, server: Servi
     assert (never["allowed"], never["remaining"], never["retry_after_ms"]) == (False, 0, -1)
 
 
-def test_denials_of_so_many_names_are_remembered(package: Package, server: Service, limit: Limit) -> None:
-    limit(capacity=1, remember_denials=2)
+def test_denials_of_so_many_names_are_remembered(package: Package, server: Service) -> None:
+    limit(package, server, capacity=1, remember_denials=2)
     for name in "abc":
         assert [package.take(name)["allowed"] for _ in range(2)] == [True, False]
     asked = executed(server, *TAKES)
@@ -58,9 +50,9 @@ def test_denials_of_so_many_names_are_remembered(package: Package, server: Servi
 
 @pytest.mark.parametrize("batch", [0, 5])
 def test_tokens_that_come_back_by_the_limiter_end_a_denial(
-    package: Package, limit: Limit, batch: int
+    package: Package, server: Service, batch: int
 ) -> None:
-    limit(capacity=3, batch=batch)
+    limit(package, server, capacity=3, batch=batch)
     assert package.do("hold", amount=3)["allowed"]
     assert not package.take()["allowed"]
     package.do("settle", used=2)
@@ -69,8 +61,8 @@ def test_tokens_that_come_back_by_the_limiter_end_a_denial(
     assert package.take()["allowed"]
 
 
-def test_tokens_that_come_back_end_a_denial_by_another_limit(package: Package, limit: Limit) -> None:
-    limit(capacity=3)
+def test_tokens_that_come_back_end_a_denial_by_another_limit(package: Package, server: Service) -> None:
+    limit(package, server, capacity=3)
     other = [3, "5/h"]
     assert package.do("hold", amount=3)["allowed"]
     refunds: list[tuple[str, dict[str, Any]]] = [
@@ -87,8 +79,7 @@ def test_tokens_that_come_back_end_a_denial_by_another_limit(package: Package, l
 def test_tokens_that_come_back_end_a_denial_that_is_on_its_way(
     package: Package, server: Service, proxy: Proxy
 ) -> None:
-    package.server(proxy, timeout_ms=5000)
-    package.limiter(capacity=3, rate="10/h", remember_denials=10)
+    package.limit(proxy, capacity=3, rate="10/h", remember_denials=10, timeout_ms=5000)
     refunds: list[tuple[str, dict[str, Any]]] = [("give", {"amount": 1}), ("settle", {"used": 2})]
     for refund, words in refunds:
         assert package.do("hold", name=refund, amount=3)["allowed"]
@@ -102,8 +93,8 @@ def test_tokens_that_come_back_end_a_denial_that_is_on_its_way(
         proxy.delay_s = 0
 
 
-def test_a_denial_by_on_error_is_not_remembered(package: Package, server: Service, limit: Limit) -> None:
-    limit(capacity=1, on_error="closed")
+def test_a_denial_by_on_error_is_not_remembered(package: Package, server: Service) -> None:
+    limit(package, server, capacity=1, on_error="closed")
     ask(server, "CONFIG", "SET", "maxmemory", 1)
     denied = package.take()
     assert (denied["allowed"], denied["degraded"]) == (False, True)
@@ -111,7 +102,7 @@ def test_a_denial_by_on_error_is_not_remembered(package: Package, server: Servic
     assert package.take()["allowed"]
 
 
-def test_a_denial_of_a_batch_is_remembered_too(package: Package, server: Service, limit: Limit) -> None:
-    limit(capacity=20, batch=10)
+def test_a_denial_of_a_batch_is_remembered_too(package: Package, server: Service) -> None:
+    limit(package, server, capacity=20, batch=10)
     assert sum(package.take()["allowed"] for _ in range(50)) == 20
     assert executed(server, *TAKES) == 3

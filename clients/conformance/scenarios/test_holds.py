@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import time
+from typing import Any
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from conftest import WITH_DEADLINES, Package, StartProxy, disconnect, eventually, executed, level, stopped
 from launch import ask
 from proxy import Proxy
 from services import Service
@@ -23,9 +21,8 @@ def is_settled(server: Service) -> bool:
 
 @pytest.mark.also_in_clusters
 def test_holds_that_are_cancelled_together_are_all_settled(package: Package, server: Service) -> None:
-    package.server(server)
     # A pool: what is not reported comes back.
-    package.limiter(capacity=1000, rate="0", connect=False)
+    package.limit(server, capacity=1000, rate="0", connect=False)
     package.do("hold_cancelled", amount=10, count=30)
     assert executed(server, "tb.hold", "tb.mhold") == 30
     eventually(lambda: is_settled(server))
@@ -36,8 +33,7 @@ def test_a_hold_that_is_cancelled_while_it_is_requested_comes_back(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     # On a starved machine a process may find the reply before its deadline, if both are due.
-    package.server(start_proxy(server, delay_s=0.1), timeout_ms=2000)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(start_proxy(server, delay_s=0.1), capacity=1000, rate="1/h", timeout_ms=2000)
     done = package.many("hold", count=20, concurrency=20, amount=10, ttl_ms=60_000, deadline_us=10_000)
     assert done["cancelled"] == 20
     eventually(lambda: executed(server, "tb.hold", "tb.mhold") > 0)
@@ -46,8 +42,7 @@ def test_a_hold_that_is_cancelled_while_it_is_requested_comes_back(
 
 @only_with_deadlines
 def test_waits_that_are_cancelled_give_back_what_they_reserved(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h")
     assert package.take()["allowed"]
     done = package.many("wait", count=5, concurrency=5, max_wait_ms=36_000_000, deadline_us=300_000)
     assert done["cancelled"] == 5
@@ -71,9 +66,9 @@ def takes_both(server: Service) -> bool:
     return bool(ask(server, "TB.HOLD", "tb:user", 2, 0, 2, 60_000, "another")[0] == 1)
 
 
-def begin_renewing(package: Package, server: Service) -> None:
+def begin_renewing(package: Package, server: Service, at: Service | Proxy, **options: Any) -> None:
     """Holds one of two slots, and waits until it has been renewed."""
-    package.limiter(capacity=2, rate="0", connect=False)
+    package.limit(at, capacity=2, rate="0", connect=False, timeout_ms=1000, **options)
     held = package.do("hold", amount=1, ttl_ms=TTL_MS)
     assert (held["allowed"], held["degraded"]) == (True, False)
     eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 0)
@@ -94,22 +89,17 @@ def expect_loss(package: Package, server: Service) -> None:
 
 @pytest.mark.also_in_clusters
 def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=1000)
-    begin_renewing(package, server)
-    os.kill(package.driver.pid, signal.SIGSTOP)
-    try:
+    begin_renewing(package, server, server)
+    with stopped(package.driver.pid):
         eventually(lambda: takes_both(server))
         leave_one_slot(server)
-    finally:
-        os.kill(package.driver.pid, signal.SIGCONT)
     expect_loss(package, server)
 
 
 def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     package: Package, server: Service, proxy: Proxy
 ) -> None:
-    package.server(proxy, timeout_ms=1000, retry_every_ms=100)
-    begin_renewing(package, server)
+    begin_renewing(package, server, proxy, retry_every_ms=100)
     proxy.stall()
     eventually(lambda: takes_both(server))
     leave_one_slot(server)
@@ -126,10 +116,7 @@ def test_a_hold_outlasts_an_outage_that_ends_before_its_ttl(
     for policy in policies:
         package.limiter(policy, capacity=2, rate="0", connect=False, on_error=policy)
         assert package.do("hold", on=policy, amount=1, ttl_ms=ttl_s * 1000, **{"as": policy})["allowed"]
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    endpoint.redirect(port)
-    endpoint.drop_connections()
+    disconnect(endpoint)
     time.sleep(0.72 * ttl_s)  # in which two renewals fail
     endpoint.redirect(server.port)
     eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 1)
@@ -176,8 +163,7 @@ def test_a_hold_made_without_the_server_is_taken_there_once_there_is_room(
 def test_processes_forked_before_the_first_call_hold_slots_of_their_own(
     package: Package, server: Service
 ) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=3, rate="0", connect=False)
+    package.limit(server, capacity=3, rate="0", connect=False, timeout_ms=5000)
     done = package.do("fork", amount=1, processes=4)
     assert (done["allowed"], done["degraded"]) == (3, 0)
     assert len(holders(server)) == 3

@@ -26,8 +26,7 @@ def test_every_package_takes_from_the_same_bucket_of_a_name(
     limits: dict[str, list[Any]] = {"requests": [10, "10/h"], "tokens": [100, "100/h"]}
     for language in LANGUAGES:
         package = Package(start_driver, Client(language, CLIENTS[language][0]))
-        package.server(server)
-        package.limiter(capacity=1000, rate="1/h", prefix="other:")
+        package.limit(server, capacity=1000, rate="1/h", prefix="other:")
         package.joint(limits, prefix="api:")
         for name in NAMES:
             taken = package.do("take_all", on="j", name=name, costs={"requests": 1, "tokens": 5})

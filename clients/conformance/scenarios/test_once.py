@@ -17,8 +17,7 @@ pytestmark = pytest.mark.also_in_clusters
 def test_a_call_whose_reply_is_lost_is_done_once_and_says_so(
     package: Package, proxy: Proxy, server: Service, command: str, op: str, change: int
 ) -> None:
-    package.server(proxy)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(proxy, capacity=1000, rate="1/h")
     package.take(cost=500)
     proxy.cut[command] = 1
     told = package.do(op, amount=10)
@@ -36,8 +35,7 @@ def test_a_call_whose_reply_is_lost_is_done_once_and_says_so(
 def test_a_settlement_whose_reply_is_lost_is_not_made_twice(
     package: Package, proxy: Proxy, server: Service
 ) -> None:
-    package.server(proxy)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(proxy, capacity=1000, rate="1/h")
     package.do("hold", amount=100)
     proxy.cut["TB.SETTLE"] = proxy.cut["TB.MSETTLE"] = 1
     first = package.do("settle", used=30)
@@ -51,8 +49,7 @@ def test_a_settlement_whose_reply_is_lost_is_not_made_twice(
 def test_the_charge_of_a_lost_hold_whose_reply_is_lost_is_made_once_and_says_so(
     package: Package, proxy: Proxy, server: Service
 ) -> None:
-    package.server(proxy)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(proxy, capacity=1000, rate="1/h")
     package.do("hold", amount=100)
     ask(server, "DEL", "tb:user")
     proxy.cut["TB.CHARGE"] = 1

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from conftest import FRAMEWORKS, WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level
+from conftest import FRAMEWORKS, WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level, stopped
 from proxy import Proxy
 from services import Service
 
 
 def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     began = time.monotonic()
     with Witness(server) as witness:
         done = package.many(count=10_000, concurrency=10_000)
@@ -35,16 +33,14 @@ def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(package: Package, 
 def test_a_server_that_is_blocked_now_and_then_costs_at_most_one_bucket(
     package: Package, server: Service
 ) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     load = package.begin("many", op="take", concurrency=50, for_ms=5000)
     # What is granted by replies that come too late is lost.
     eventually(lambda: level(server, full=10) == 0)
     while not load.done():
         # As a slow command of another client.
-        server.signal(signal.SIGSTOP)
-        time.sleep(0.15)
-        server.signal(signal.SIGCONT)
+        with stopped(server.pid):
+            time.sleep(0.15)
         time.sleep(1.85)
     # One bucket on the server, and one in this process.
     assert 10 <= load.result()["allowed"] <= 20
@@ -59,9 +55,8 @@ def test_a_small_timeout_of_one_limiter_says_nothing_to_another(
     package.limiter("patient", server="patient", capacity=10, rate="10/h", prefix="patient:")
     # No reply comes within its timeout, so it need not reach the server.
     package.limiter("hasty", server="hasty", capacity=10, rate="10/h", prefix="hasty:", connect=False)
-    with ThreadPoolExecutor(2) as pool:
-        hasty = pool.submit(package.many, on="hasty", concurrency=20, for_ms=2000)
-        patient = pool.submit(package.many, on="patient", concurrency=20, for_ms=2000)
+    words = {"op": "take", "concurrency": 20, "for_ms": 2000}
+    hasty, patient = (package.begin("many", on=name, **words) for name in ("hasty", "patient"))
     done = patient.result()
     assert (done["allowed"], done["degraded"]) == (10, 0)
     assert hasty.result()["allowed"] <= 20
@@ -69,8 +64,7 @@ def test_a_small_timeout_of_one_limiter_says_nothing_to_another(
 
 @pytest.mark.only("python", "node", "rust")
 def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Package, proxy: Proxy) -> None:
-    package.server(proxy, timeout_ms=300)
-    package.limiter(capacity=1e6, rate="10/h")
+    package.limit(proxy, capacity=1e6, rate="10/h", timeout_ms=300)
     took_s: list[float] = []
 
     def begin() -> Future[Any]:
@@ -95,8 +89,7 @@ def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Packag
 
 @pytest.mark.only(*WITH_DEADLINES)
 def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     for deadline_us in (30, 200):
         words = {"concurrency": 8, "for_ms": 1500, "deadline_us": deadline_us}
         hurried = package.begin("many", op="take", name="hurried", **words)
@@ -111,8 +104,7 @@ def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package
 
 @pytest.mark.only("node-redis")  # The other packages have it among their own tests.
 def test_callers_from_one_network_of_ipv6_share_a_bucket(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h")
     for at, framework in enumerate(FRAMEWORKS[package.client.language]):
         port = package.driver.do("http", on="l", framework=framework)["port"]
 

@@ -40,8 +40,7 @@ def test_a_hold_that_was_asked_for_in_a_partition_stays_with_nobody(
 ) -> None:
     switch(on=True)
     server = start_server()
-    package.server(server, retry_every_ms=100)
-    package.limiter(capacity=10, rate="10/h", on_error=on_error)
+    package.limit(server, capacity=10, rate="10/h", on_error=on_error, retry_every_ms=100)
     switch(on=False)
     began = time.monotonic()
     try:

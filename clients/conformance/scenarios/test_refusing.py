@@ -23,8 +23,7 @@ def test_a_server_that_refuses_writes_leaves_each_call_to_on_error(
     package: Package, start_server: StartServer
 ) -> None:
     server = start_server("--dbfilename", NO_BGSAVE)
-    package.server(server, timeout_ms=1000)
-    package.limiter("local", capacity=10, rate="10/h")
+    package.limit(server, "local", capacity=10, rate="10/h", timeout_ms=1000)
     package.limiter("raise", capacity=10, rate="10/h", on_error="raise")
 
     (server.folder / NO_BGSAVE).mkdir()  # no file can take its place
@@ -47,8 +46,7 @@ def test_a_server_that_refuses_writes_leaves_each_call_to_on_error(
 def test_a_hold_that_ends_while_the_server_refuses_writes_is_lost_when_it_takes_them(
     package: Package, server: Service
 ) -> None:
-    package.server(server, timeout_ms=1000)
-    package.limiter(capacity=1, rate="0", connect=False)
+    package.limit(server, capacity=1, rate="0", connect=False, timeout_ms=1000)
     assert package.do("hold", amount=1, ttl_ms=900)["allowed"]
     begins, ends = REFUSALS["NOREPLICAS"]
     ask(server, "CONFIG", "SET", *begins)
@@ -64,8 +62,7 @@ def test_a_server_that_loads_its_data_is_away_until_it_has(
     server = start_server()
     if info(server)["redis_version"].startswith("6."):
         pytest.skip("it answers nothing while it loads so little")
-    package.server(server, timeout_ms=1000, retry_every_ms=100)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h", timeout_ms=1000, retry_every_ms=100)
     assert package.many(count=20, concurrency=1)["allowed"] == 10
     with redis.Redis(port=server.port) as client:
         client.mset({f"filler:{number}": "x" * 1024 for number in range(1000)})

@@ -35,8 +35,7 @@ def test_without_the_module_each_call_is_an_error_that_names_the_option(
     package: Package, start_server: StartServer
 ) -> None:
     server = start_server(with_module=False)
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=10, rate="10/h", connect=False, on_error="open")
+    package.limit(server, capacity=10, rate="10/h", connect=False, on_error="open", timeout_ms=5000)
     for _ in range(2):
         # by='script', by: "script", ByScript, by_script
         with pytest.raises(DriverError, match=r"(?i)ModuleMissing: .*module.*by\W{0,3}_?script"):
@@ -77,8 +76,7 @@ def test_the_script_decides_as_the_module_and_is_never_left_for_it(
 def test_what_the_script_cannot_do_is_an_error_of_the_call(
     package: Package, start_server: StartServer
 ) -> None:
-    package.server(start_server(), by="script")
-    package.limiter(capacity=10, rate="10/h", on_error="open")
+    package.limit(start_server(), capacity=10, rate="10/h", on_error="open", by="script")
     with pytest.raises(DriverError, match=r"ModuleMissing: .*[Hh]olds.* need"):
         package.do("hold", amount=1)
     with pytest.raises(DriverError, match=r"ModuleMissing: .*[Ss]hares.* need"):

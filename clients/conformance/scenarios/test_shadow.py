@@ -27,8 +27,7 @@ def outcome(decision: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _connected(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter("first", capacity=1, rate="1/h", prefix="first:")
+    package.limit(server, "first", capacity=1, rate="1/h", prefix="first:", timeout_ms=5000)
 
 
 @pytest.mark.also_in_clusters

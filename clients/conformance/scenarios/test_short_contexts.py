@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from conftest import Package, eventually, level
+from conftest import Package, disconnect, eventually, level
 from drivers import DriverError
 from launch import ask
 from proxy import Proxy
-from services import Service, free_port
+from services import Service
 
 pytestmark = pytest.mark.only("go")
 
@@ -23,8 +23,7 @@ SHORT_US = 50_000
 def test_callers_that_leave_before_the_timeout_find_a_silent_server_away(
     package: Package, proxy: Proxy
 ) -> None:
-    package.server(proxy)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(proxy, capacity=10, rate="10/h")
     proxy.stall()
     done = package.many(count=20, concurrency=1, deadline_us=SHORT_US)
     assert done["degraded"] > 0, done
@@ -34,8 +33,7 @@ def test_callers_that_leave_before_the_timeout_find_a_silent_server_away(
 
 @pytest.mark.only("go", "redis-rs")
 def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Proxy, server: Service) -> None:
-    package.server(proxy)
-    package.limiter(capacity=10, rate="1/h", prefix="other:")
+    package.limit(proxy, capacity=10, rate="1/h", prefix="other:")
     package.limiter("slots", capacity=10, rate="0", connect=False)
     words = {"on": "slots", "amount": 1, "ttl_ms": 600_000, "concurrency": 10, "count": 10}
     eventually(lambda: package.many("hold", **words)["degraded"] == 0)
@@ -59,12 +57,10 @@ def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Pr
 def test_a_hold_that_ends_during_an_outage_is_settled_after_it(
     package: Package, proxy: Proxy, server: Service, refusing: bool
 ) -> None:
-    package.server(proxy, retry_every_ms=100)
-    package.limiter(capacity=100, rate="1/h")
+    package.limit(proxy, capacity=100, rate="1/h", retry_every_ms=100)
     package.do("hold", amount=50, ttl_ms=600_000)
     if refusing:
-        proxy.redirect(free_port())
-        proxy.drop_connections()
+        disconnect(proxy)
     else:
         proxy.stall()
     eventually(lambda: bool(package.take("other")["degraded"]))
@@ -79,8 +75,7 @@ def test_a_hold_that_ends_during_an_outage_is_settled_after_it(
 
 @pytest.mark.also_in_clusters
 def test_calls_after_close_are_errors_and_decide_nothing(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h")
     package.driver.do("close", name="s")
     for _ in range(3):
         with pytest.raises(DriverError, match="closed"):

@@ -11,8 +11,7 @@ from services import Service
 
 
 def test_what_is_not_reported_counts_as_used(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1000, rate="1/h")
+    package.limit(server, capacity=1000, rate="1/h")
     for report, left in (({}, 900), ({"used": 5}, 895)):
         assert package.do("hold", amount=100)["allowed"]
         for wrong in (-1, 1e13):
@@ -23,8 +22,7 @@ def test_what_is_not_reported_counts_as_used(package: Package, server: Service) 
 
 
 def test_of_several_limits_each_counts_as_it_is(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter("first", capacity=1, rate="1/h", prefix="first:")
+    package.limit(server, "first", capacity=1, rate="1/h", prefix="first:")
     package.joint({"tokens": [1000, "1/h"], "slots": [2, "0"]})
     # Rust has them among its own tests.
     wrong = [] if package.client.language == "rust" else [{"token": 5}, {"tokens": -1}, {"slots": 1}]

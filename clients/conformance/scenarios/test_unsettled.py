@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Package, eventually
+from conftest import Package, disconnect, eventually
 from drivers import ANSWERS_WITHIN_S
 from launch import ask
 from proxy import Proxy
@@ -18,13 +18,11 @@ MANY = 3000
 def test_holds_of_an_outage_keep_no_other_from_being_settled(
     package: Package, server: Service, proxy: Proxy
 ) -> None:
-    package.server(proxy, retry_every_ms=100)
-    package.limiter(capacity=10, rate="0", connect=False)
+    package.limit(proxy, capacity=10, rate="0", connect=False, retry_every_ms=100)
     package.limiter("here", capacity=MANY, rate="0", prefix="here:", connect=False)
     for hold in ("first", "last"):
         assert package.do("hold", amount=1, **{"as": hold})["allowed"]
-    proxy.redirect(1)
-    proxy.drop_connections()
+    disconnect(proxy)
     package.do("settle", hold="first")
     for operation in ("hold", "settle"):
         names = [f"h{number}" for number in range(MANY)]

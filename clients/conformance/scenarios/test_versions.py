@@ -22,8 +22,7 @@ RELEASES = [
 
 @pytest.mark.parametrize("client", RELEASES, ids=str)
 def test_it_limits_as_the_newest_does(package: Package, server: Service) -> None:
-    package.server(server, retry_every_ms=100, timeout_ms=1000)
-    package.limiter(capacity=10, rate="10/h")
+    package.limit(server, capacity=10, rate="10/h", retry_every_ms=100, timeout_ms=1000)
     done = package.many(count=50, concurrency=10)
     assert (done["allowed"], done["denied"], done["degraded"], done["errors"]) == (10, 40, 0, {})
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import Future
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +10,17 @@ import pytest
 from conftest import (
     WITH_DEADLINES,
     Package,
+    StartNodes,
     StartServer,
     eventually,
     executed,
     info,
     level,
+    stopped,
     until_waiting,
 )
 from drivers import DriverError
-from launch import Servers, ask
+from launch import ask
 from services import Service
 
 LONG_MS = 60_000
@@ -31,14 +30,27 @@ def begin_take(package: Package, *, op: str = "take", **words: Any) -> Future[An
     return package.begin(op, **{"max_wait_ms": LONG_MS, **words})
 
 
+def drain(package: Package, server: Service, capacity: int = 1, **options: Any) -> None:
+    """Makes limiter "l", and takes all that its bucket holds."""
+    package.limit(server, capacity=capacity, rate="1/h", **options)
+    assert package.take(cost=capacity)["allowed"]
+
+
+def begin_to_wait(package: Package, server: Service, **options: Any) -> Future[Any]:
+    """Begins a call of a drained bucket."""
+    drain(package, server, **options)
+    waits = begin_take(package)
+    until_waiting(server, 1)
+    return waits
+
+
 def give(server: Service, key: str = "tb:user", capacity: int = 1, amount: int = 1) -> None:
     ask(server, "TB.GIVE", key, capacity, "1/h", amount)
 
 
 @pytest.mark.also_in_clusters
 def test_a_call_waits_once_in_the_server_and_keeps_nobody_else(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h")
     assert package.take(max_wait_ms=LONG_MS)["allowed"]
     before = executed(server, "tb.btake")
     waits = begin_take(package)
@@ -52,9 +64,7 @@ def test_a_call_waits_once_in_the_server_and_keeps_nobody_else(package: Package,
 
 
 def test_fifty_wait_at_once(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=50, rate="1/h")
-    assert package.take(cost=50)["allowed"]
+    drain(package, server, capacity=50, timeout_ms=5000)
     waits = [begin_take(package) for _ in range(50)]
     until_waiting(server, 50)
     give(server, capacity=50, amount=50)
@@ -64,11 +74,7 @@ def test_fifty_wait_at_once(package: Package, server: Service) -> None:
 @pytest.mark.also_in_clusters
 def test_one_more_than_may_wait_is_denied_at_once(package: Package, server: Service) -> None:
     ask(server, "CONFIG", "SET", "tokenbucket.max-waiters", 1)
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
-    assert package.take()["allowed"]
-    waits = begin_take(package)
-    until_waiting(server, 1)
+    waits = begin_to_wait(package, server)
     denied = package.take(max_wait_ms=LONG_MS)
     assert (denied["allowed"], denied["degraded"], denied["retry_after_ms"] > 0) == (False, False, True)
     assert info(server)["tokenbucket_waits_refused"] == "1"
@@ -78,9 +84,7 @@ def test_one_more_than_may_wait_is_denied_at_once(package: Package, server: Serv
 
 @pytest.mark.also_in_clusters
 def test_a_wait_is_an_error_if_its_connection_has_a_wrong_password(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=1000)
-    package.limiter(capacity=1, rate="1/h")
-    assert package.take()["allowed"]
+    drain(package, server, timeout_ms=1000)
     # Connections that are open go on to work. A pool may have one that serves a wait.
     ask(server, "CONFIG", "SET", "requirepass", "secret")
     done = package.many(count=10, concurrency=10, max_wait_ms=1000)
@@ -90,29 +94,19 @@ def test_a_wait_is_an_error_if_its_connection_has_a_wrong_password(package: Pack
 # Shares.
 
 
-def begin_shares(
-    package: Package, server: Service, op: str, shares: list[dict[str, Any]]
-) -> list[Future[Any]]:
-    """Calls by these shares that wait, in this order, of an empty bucket."""
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=1, rate="1/h")
-    assert package.take()["allowed"]
-    calls: list[Future[Any]] = []
-    for at, share in enumerate(shares):
-        # The holds outlast the test: what one gives back would let the next in.
-        hold = {"as": f"h{at}", "amount": 1, "ttl_ms": 10 * LONG_MS}
-        calls.append(begin_take(package, op=op, **hold, **share))
-        until_waiting(server, at + 1)
-    return calls
-
-
 @pytest.mark.parametrize(("op", "light"), [("take", {"weight": 0.5}), ("hold", {})])
 def test_tenants_are_served_in_proportion_to_their_weights(
     package: Package, server: Service, op: str, light: dict[str, float]
 ) -> None:
+    drain(package, server, timeout_ms=5000)
     weight = 5 * light.get("weight", 1)
-    shares = [{"share": "heavy", "weight": weight}, {"share": "light", **light}]
-    calls = begin_shares(package, server, op, shares * 6)
+    shares: list[dict[str, Any]] = [{"share": "heavy", "weight": weight}, {"share": "light", **light}]
+    calls: list[Future[Any]] = []
+    for at, share in enumerate(shares * 6):
+        # The holds outlast the test: what one gives back would let the next in.
+        hold = {"as": f"h{at}", "amount": 1, "ttl_ms": 10 * LONG_MS}
+        calls.append(begin_take(package, op=op, **hold, **share))
+        until_waiting(server, at + 1)
     heavy, others = calls[::2], calls[1::2]
     for left in reversed(range(12)):
         give(server)
@@ -122,9 +116,7 @@ def test_tenants_are_served_in_proportion_to_their_weights(
 
 
 def test_a_wait_outlasts_the_timeout_and_ends_with_a_denial(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=100)
-    package.limiter(capacity=1, rate="1/h")
-    assert package.take()["allowed"]
+    drain(package, server, timeout_ms=100)
     before = package.degraded_count()
     denied = package.take(max_wait_ms=2000)
     assert (denied["allowed"], denied["degraded"]) == (False, False)
@@ -134,8 +126,7 @@ def test_a_wait_outlasts_the_timeout_and_ends_with_a_denial(package: Package, se
 
 @pytest.mark.also_in_clusters
 def test_a_joint_take_waits_until_it_can_take_all(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h")
     package.joint({"a": [5, "1/h"], "b": [5, "1/h"]})
     assert package.do("take_all", on="j", costs={"b": 5})["allowed"]
     waits = begin_take(package, op="take_all", on="j", costs={"a": 1, "b": 1})
@@ -151,8 +142,7 @@ def test_a_joint_take_waits_until_it_can_take_all(package: Package, server: Serv
 def test_a_call_that_waits_asks_the_server_whatever_is_batched_or_remembered(
     package: Package, server: Service
 ) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h", batch=5, remember_denials=10)
+    package.limit(server, capacity=1, rate="1/h", batch=5, remember_denials=10)
     assert [package.take()["allowed"] for _ in range(2)] == [True, False]
     before = executed(server, "tb.btake")
     waits = begin_take(package)
@@ -164,9 +154,7 @@ def test_a_call_that_waits_asks_the_server_whatever_is_batched_or_remembered(
 
 @pytest.mark.only(*WITH_DEADLINES)
 def test_callers_who_leave_are_out_of_the_queue_at_once(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1000, rate="1/h")
-    assert package.take(cost=1000)["allowed"]
+    drain(package, server, capacity=1000)
     words = {"count": 20, "concurrency": 20, "max_wait_ms": LONG_MS, "deadline_us": 500_000}
     assert package.many(**words)["cancelled"] == 20
     assert package.many("hold", amount=1, **words)["cancelled"] == 20
@@ -180,35 +168,18 @@ def test_callers_who_leave_are_out_of_the_queue_at_once(package: Package, server
 def test_callers_who_leave_while_the_server_is_paused_do_it_no_harm(
     package: Package, server: Service
 ) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=1, rate="1/h")
-    assert package.take()["allowed"]
+    drain(package, server, timeout_ms=5000)
     ask(server, "CLIENT", "PAUSE", 1000, "WRITE")
-    assert not is_allowed(begin_take(package, deadline_us=200_000))
+    with pytest.raises(DriverError, match="Cancelled"):
+        begin_take(package, deadline_us=200_000).result(30)
     # It comes behind the pause, as the call does that was kept back.
     give(server)
     eventually(lambda: level(server, full=1) == 1)
     until_waiting(server, 0)
 
 
-def is_allowed(call: Future[Any]) -> bool:
-    """False for a caller who has left."""
-    try:
-        decision = call.result(30)
-    except DriverError as error:
-        if error.kind != "Cancelled":
-            raise
-        return False
-    assert (decision["allowed"], decision["degraded"]) == (True, False)
-    return True
-
-
 def test_a_server_that_ends_meanwhile_leaves_the_call_to_on_error(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h", on_error="closed")
-    assert package.take(max_wait_ms=LONG_MS)["allowed"]
-    waits = begin_take(package)
-    until_waiting(server, 1)
+    waits = begin_to_wait(package, server, on_error="closed")
     server.kill()
     decision = waits.result(30)
     assert (decision["allowed"], decision["degraded"]) == (False, True)
@@ -217,15 +188,11 @@ def test_a_server_that_ends_meanwhile_leaves_the_call_to_on_error(package: Packa
 def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
     package: Package, server: Service
 ) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
+    package.limit(server, capacity=1, rate="1/h")
     eventually(lambda: not package.take(max_wait_ms=1)["degraded"])
-    server.signal(signal.SIGSTOP)
-    try:
+    with stopped(server.pid):
         decision = begin_take(package, name="new").result(30)
         assert (decision["allowed"], decision["degraded"]) == (True, True)
-    finally:
-        server.signal(signal.SIGCONT)
     until_waiting(server, 0)
 
 
@@ -234,36 +201,27 @@ def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
 def test_a_call_that_waits_notices_that_its_server_has_become_silent(
     package: Package, server: Service
 ) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h", on_error="closed")
-    assert package.take()["allowed"]
-    waits = begin_take(package)
-    until_waiting(server, 1)
-    server.signal(signal.SIGSTOP)
-    try:
+    waits = begin_to_wait(package, server, on_error="closed")
+    with stopped(server.pid):
         decision = waits.result(10)
         assert (decision["allowed"], decision["degraded"]) == (False, True)
-    finally:
-        server.signal(signal.SIGCONT)
     until_waiting(server, 0)
 
 
-def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path: Path) -> None:
-    package.client = replace(package.client, in_cluster=True)
-    with Servers(tmp_path, cluster=True) as nodes:
-        old, new, _ = nodes.nodes
-        package.server(old, timeout_ms=2000)
-        package.limiter(capacity=1, rate="1/h")
-        key = f"tb:{(name := nodes.name_on(old))}"
-        assert package.take(name)["allowed"]
-        waits = begin_take(package, name=name)
-        until_waiting(old, 1)
-        nodes.move_slot_of(key, new)
-        until_waiting(new, 1)
-        until_waiting(old, 0)
-        give(new, key)
-        decision = waits.result(30)
-        assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
+def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, start_nodes: StartNodes) -> None:
+    nodes = start_nodes()
+    old, new, _ = nodes.nodes
+    package.limit(old, capacity=1, rate="1/h", timeout_ms=2000)
+    key = f"tb:{(name := nodes.name_on(old))}"
+    assert package.take(name)["allowed"]
+    waits = begin_take(package, name=name)
+    until_waiting(old, 1)
+    nodes.move_slot_of(key, new)
+    until_waiting(new, 1)
+    until_waiting(old, 0)
+    give(new, key)
+    decision = waits.result(30)
+    assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
 
 
 @pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
@@ -271,8 +229,7 @@ def test_those_who_wait_follow_the_master_that_sentinel_names(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:
     old, new, sentinel = watched_pair
-    package.server(old, sentinel=sentinel, retry_every_ms=100)
-    package.limiter(capacity=1000, rate="1/h", prefix="other:")
+    package.limit(old, capacity=1000, rate="1/h", prefix="other:", sentinel=sentinel, retry_every_ms=100)
     package.limiter("slots", capacity=1, rate="0", on_error="closed", connect=False)
     words = {"on": "slots", "amount": 1, "ttl_ms": 600_000, "max_wait_ms": LONG_MS}
     first = package.do("hold", **words)
@@ -280,7 +237,7 @@ def test_those_who_wait_follow_the_master_that_sentinel_names(
     eventually(lambda: ask(new, "EXISTS", "tb:user") == 1)
     waits = package.begin("hold", **{"as": "second"}, **words)
     until_waiting(old, 1)
-    old.signal(signal.SIGKILL)
+    old.kill()
     decision = waits.result(30)
     assert (decision["allowed"], decision["degraded"]) == (False, True)
     eventually(lambda: not package.take()["degraded"], within_s=30)
@@ -296,8 +253,7 @@ def test_by_the_script_the_call_comes_back_when_it_may_be_granted(
     package: Package, start_server: StartServer
 ) -> None:
     bare = start_server(with_module=False)
-    package.server(bare, by="script")
-    package.limiter(capacity=1, rate="5/s")
+    package.limit(bare, capacity=1, rate="5/s", by="script")
     before = executed(bare, "evalsha")
     for _ in range(3):
         decision = package.take(max_wait_ms=LONG_MS)
@@ -309,9 +265,7 @@ def test_by_the_script_a_call_is_denied_at_once_if_it_may_be_granted_too_late(
     package: Package, start_server: StartServer
 ) -> None:
     bare = start_server(with_module=False)
-    package.server(bare, by="script", timeout_ms=5000)
-    package.limiter(capacity=1, rate="1/h")
-    assert package.take()["allowed"]
+    drain(package, bare, by="script", timeout_ms=5000)
     before = executed(bare, "evalsha")
     denied = package.take(max_wait_ms=2000)
     assert (denied["allowed"], denied["degraded"]) == (False, False)

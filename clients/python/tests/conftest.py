@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,20 +140,35 @@ def own_server(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
+def own_nodes(tmp_path: Path) -> Iterator[Servers]:
+    """A cluster of three."""
+    with Servers(tmp_path, cluster=True) as nodes:
+        yield nodes
+
+
+@pytest.fixture
 def bare_server(tmp_path: Path) -> Iterator[Service]:
     """A server without the module."""
     with Servers(tmp_path, with_module=False) as servers:
         yield servers.nodes[0]
 
 
+@contextmanager
+def language_model(folder: Path, **env: str) -> Iterator[Service]:
+    """A stand-in for one."""
+    port, program = free_port(), str(PACKAGE / "tests/language_model.py")
+    model = Service("model", [sys.executable, program, str(port)], port, folder, env)
+    model.start()
+    try:
+        yield model
+    finally:
+        model.stop()
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A stand-in for a language model."""
-    port, program = free_port(), str(PACKAGE / "tests/language_model.py")
-    model = Service("model", [sys.executable, program, str(port)], port, tmp_path_factory.mktemp("model"))
-    model.start()
-    yield model
-    model.stop()
+    with language_model(tmp_path_factory.mktemp("model")) as model:
+        yield model
 
 
 # Of the server that listens in every way, and as URLs have it.

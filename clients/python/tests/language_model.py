@@ -90,13 +90,18 @@ async def answer(request: Request) -> Response:
     return JSONResponse(head(asked["model"], "chat.completion") | {"choices": [choice], "usage": usage})
 
 
-async def events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
-    chunk = head(model, "chat.completion.chunk")
+async def spoken(words: list[str]) -> AsyncIterator[str]:
     for word in words:
         if word.startswith("cut") and word == words[-1]:
             raise ConnectionError("cut")
-        yield event(chunk | {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]})
+        yield word
         await asyncio.sleep(PAUSE_S)
+
+
+async def events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
+    chunk = head(model, "chat.completion.chunk")
+    async for word in spoken(words):
+        yield event(chunk | {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]})
     yield event(chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     yield event(chunk | {"choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
@@ -113,11 +118,8 @@ def response(model: str, words: list[str], usage: dict[str, int]) -> dict[str, A
 
 async def response_events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
     place = {"item_id": "msg", "output_index": 0, "content_index": 0}
-    for word in words:
-        if word.startswith("cut") and word == words[-1]:
-            raise ConnectionError("cut")
+    async for word in spoken(words):
         yield event({"type": "response.output_text.delta", "delta": f"{word} "} | place)
-        await asyncio.sleep(PAUSE_S)
     yield event({"type": "response.completed", "response": response(model, words, usage)})
 
 

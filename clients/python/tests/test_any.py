@@ -8,7 +8,7 @@ from conftest import Make
 from launch import ask
 from proxy import Proxy
 from services import Service, wait_for
-from tokenbucket import JointLimiter, Limit, Server
+from tokenbucket import Limit
 
 STILL = "10/h"
 LIMITS = {
@@ -50,8 +50,7 @@ def test_a_hold_that_the_server_has_elsewhere_is_ended_there(
     """The server granted the second, and its reply came too late: the process decided for the first."""
     either = [{**EITHER[0], "common": common}, EITHER[1]]
     limiter = make(proxy, LIMITS, on_error="local", timeout_ms=200, retry_every_ms=50)
-    other = JointLimiter(Server(f"redis://127.0.0.1:{server.port}"), LIMITS)
-    blocking = other.hold_any("x", EITHER, ttl_ms=600_000)
+    blocking = make(server, LIMITS).hold_any("x", EITHER, ttl_ms=600_000)
     wait_for(lambda: not limiter.take_all("y", {"common": 0}).degraded, "a connection")
     proxy.in_part = "TB.HOLDANY"
     with limiter.hold_any("x", either, ttl_ms=600_000) as hold:
@@ -67,7 +66,6 @@ def test_a_hold_that_the_server_has_elsewhere_is_ended_there(
         hold.used = 0
     blocking.settle(0)
     wait_for(lambda: held(server) == [], "the settlement")
-    other.close()
 
 
 def test_a_hold_of_an_alternative_that_wants_nothing_is_settled(make: Make, server: Service) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -120,12 +121,7 @@ def test_a_hold_is_sent_again_and_takes_once(make: Make, server: Service, proxy:
 def test_a_renewal_takes_nothing_anew_and_says_what_was_lost(
     make: Make, server: Service, admin: redis.Redis, caplog: Any
 ) -> None:
-    limiter, losses = make(server, LIMITS), []
-
-    def note() -> None:
-        losses.append(1)
-        raise RuntimeError("of a caller")
-
+    limiter, note = make(server, LIMITS), Mock(side_effect=RuntimeError("of a caller"))
     with limiter.hold("a", AMOUNTS, ttl_ms=600) as hold:
         hold.on_lost = note
         admin.flushall()
@@ -135,7 +131,7 @@ def test_a_renewal_takes_nothing_anew_and_says_what_was_lost(
         assert remaining(limiter) == {"requests": 5, "tokens": 100, "inflight": 2}
         hold.used = {"requests": 1, "tokens": 30}
     assert remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
-    assert losses == [1]
+    note.assert_called_once()
     assert "a hold of tb:{a}:requests was lost" in caplog.text
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from conftest import Make
-from launch import Servers, ask
+from launch import Servers
 from services import wait_for
 from tokenbucket import CrossSlot, Limit, Limiter, Server
 
@@ -23,12 +22,6 @@ LIMIT = Limit(10, STILL)
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with Servers(tmp_path_factory.mktemp("cluster"), cluster=True) as nodes:
-        yield nodes
-
-
-@pytest.fixture
-def own_nodes(tmp_path: Path) -> Iterator[Servers]:
-    with Servers(tmp_path, cluster=True) as nodes:
         yield nodes
 
 
@@ -75,9 +68,7 @@ def test_a_node_that_is_away_is_not_asked_at_every_redirection(
     limiter = make_on_cluster(old, LIMIT, on_error="closed", timeout_ms=500, retry_every_ms=60_000)
     moving = own_nodes.name_on(old)
     wait_for(lambda: not limiter.take(moving).degraded, "the cluster")
-    slot = ask(old, "CLUSTER", "KEYSLOT", f"tb:{moving}")
-    ask(new, "CLUSTER", "SETSLOT", slot, "IMPORTING", ask(old, "CLUSTER", "MYID"))
-    ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", ask(new, "CLUSTER", "MYID"))
+    own_nodes.begin_to_move_slot_of(f"tb:{moving}", new)
     new.signal(signal.SIGSTOP)
     began = time.monotonic()
     assert all(limiter.take(f"{moving}{at}").degraded for at in range(20))

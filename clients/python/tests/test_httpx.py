@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, Self
+from typing import Any
+from unittest.mock import MagicMock
 
 import anyio
 import anyio.from_thread
@@ -64,21 +65,14 @@ def make(
     kind: Any = AsyncRateLimitTransport if asynchronous else RateLimitTransport
     library: Any = httpx.AsyncClient if asynchronous else httpx.Client
 
-    def make(
-        limit: Limit,
-        *,
-        at: Any = None,
-        on_error: str = "raise",
-        by: Any = "module",
-        shadow: bool = False,
-        **options: Any,
-    ) -> Any:
+    def make(limit: Limit, *, at: Any = None, by: Any = "module", **options: Any) -> Any:
+        of_limiter = {name: options.pop(name) for name in ("on_error", "shadow") if name in options}
         if isinstance(at, FakeServer):
             of = at.asyncio if asynchronous else at
         else:
             url = f"redis://127.0.0.1:{(at or server).port}"
             of = package.Server(url, timeout_ms=20_000, retry_every_ms=50, by=by)
-        limiter = package.Limiter(of, limit, "out:", on_error=on_error, shadow=shadow)
+        limiter = package.Limiter(of, limit, "out:", **({"on_error": "raise"} | of_limiter))
         transport = kind(limiter, **({"max_wait_ms": LONG_MS} | options))
         client: Any = library(transport=transport, timeout=60)
         if asynchronous:
@@ -182,25 +176,11 @@ def test_an_option_that_cannot_be_is_named(option: dict[str, Any]) -> None:
 
 
 def test_the_transport_that_sends_is_entered_and_left(make: Make) -> None:
-    seen: list[str] = []
-
-    class Sending(httpx.MockTransport):
-        def __enter__(self) -> Self:
-            seen.append("enter")
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            seen.append("exit")
-
-        async def __aenter__(self) -> Self:
-            return self.__enter__()
-
-        async def __aexit__(self, *_: object) -> None:
-            self.__exit__()
-
-    with make(Limit(1, 1), at=FakeServer(), transport=Sending(lambda _: httpx.Response(200))):
+    sending = MagicMock(spec=httpx.MockTransport)
+    with make(Limit(1, 1), at=FakeServer(), transport=sending):
         pass
-    assert seen == ["enter", "exit"]
+    seen = [name for name, *_ in sending.mock_calls]
+    assert seen in (["__enter__", "__exit__"], ["__aenter__", "__aexit__"])
 
 
 # Cancellation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import functools
 import gc
 import random
 import signal
@@ -14,9 +15,10 @@ import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from fractions import Fraction
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -108,30 +110,34 @@ def test_calls_interrupted_at_any_moment_harm_no_other(
     assert level(server) <= 1000 - kept
     # A hold of nobody is ended by its id, or by its ttl if it was granted in the very last moment.
     wait_for(lambda: ask(server, "TB.HOLDS", "slots:a") == [], "the slot")
-    with ThreadPoolExecutor(64) as threads:
+    with limiter, batched, slots, ThreadPoolExecutor(64) as threads:
         decisions = list(threads.map(lambda _: limiter.take("c"), range(300)))
-    assert not any(decision.degraded for decision in decisions)
-    assert batched.take("c").allowed
-    assert limiter.server.degraded_count == 0
-    for one in (limiter, batched, slots):
-        one.close()
+        assert not any(decision.degraded for decision in decisions)
+        assert batched.take("c").allowed
+        assert limiter.server.degraded_count == 0
 
 
 def test_a_silent_server_is_left_by_a_signal_at_once_and_the_hold_ends(own_server: Service) -> None:
-    limiter = Limiter(Server(url(own_server), timeout_ms=20_000, retry_every_ms=50), Limit(5, 0))
-    hold = limiter.hold("a", 1)
-    own_server.signal(signal.SIGSTOP)
-    with interrupting(Interrupted) as interrupt:
-        for call in (lambda: limiter.hold("a", 1, ttl_ms=LONG_MS), hold.settle):
-            began = time.monotonic()
-            interrupt(0.2)
-            with pytest.raises(Interrupted):
-                call()
-            assert time.monotonic() - began < 10
-    own_server.signal(signal.SIGCONT)
-    wait_for(lambda: ask(own_server, "TB.HOLDS", "tb:a") == [], "the slots")
-    assert not limiter.peek("a").degraded
-    limiter.close()
+    with Limiter(Server(url(own_server), timeout_ms=20_000, retry_every_ms=50), Limit(5, 0)) as limiter:
+        hold = limiter.hold("a", 1)
+        own_server.signal(signal.SIGSTOP)
+        with interrupting(Interrupted) as interrupt:
+            for call in (lambda: limiter.hold("a", 1, ttl_ms=LONG_MS), hold.settle):
+                began = time.monotonic()
+                interrupt(0.2)
+                with pytest.raises(Interrupted):
+                    call()
+                assert time.monotonic() - began < 10
+        own_server.signal(signal.SIGCONT)
+        wait_for(lambda: ask(own_server, "TB.HOLDS", "tb:a") == [], "the slots")
+        assert not limiter.peek("a").degraded
+
+
+def stays(condition: Callable[[], bool], for_s: float, what: str) -> None:
+    began = time.monotonic()
+    while time.monotonic() - began < for_s:
+        assert condition(), what
+        time.sleep(0.02)
 
 
 def printed(program: str, port: int) -> list[str]:
@@ -184,26 +190,25 @@ def test_a_signal_handler_and_a_finaliser_may_ask_in_the_middle_of_a_call(
     assert printed(REENTERING, own_server.port) == ["True", str(not is_there)]
 
 
-def interrupted_at(line: int, of: tuple[str, ...], work: Callable[[], Any]) -> bool:
-    """Raises where the work comes to that line of these classes, and returns whether it did."""
+def lines_of(work: Callable[[], Any], of: tuple[str, ...] = ("",), most: int | None = None) -> int:
+    """Counts the lines of these classes that the work comes to, which is interrupted at the last."""
     count = 0
 
     def on_line(_: Any, event: str, __: Any) -> Any:
         nonlocal count
         count += event == "line"
-        if count == line and event == "line":
+        if count == most and event == "line":
             raise Interrupted
         return on_line
 
     before = sys.gettrace()
     sys.settrace(lambda frame, *_: on_line if frame.f_code.co_qualname.startswith(of) else None)
     try:
-        work()
-    except Interrupted:
-        return True
+        with suppress(Interrupted):
+            work()
     finally:
         sys.settrace(before)
-    return False
+    return count
 
 
 @pytest.mark.parametrize("most", [1, 256])
@@ -226,7 +231,7 @@ def test_local_holds_whose_change_is_interrupted_harm_no_others(
         # Of a rate, a token is gone for good.
         left = 3 if rate == 0 else 3 - buckets.execute("TB.TAKE", *limit, 1)[0]
         buckets.execute("TB.MHOLD", 1, 100, "x", *limit, 1)
-        was_interrupted = interrupted_at(line, ("_Holds.", "_Chunk.", "LocalLimiter._"), change)
+        was_interrupted = lines_of(change, ("_Holds.", "_Chunk.", "LocalLimiter._"), line) == line
         signal.alarm(10)  # ends the test if it goes round in circles
         now[0] += 1000
         more = buckets.execute("TB.MHOLD", 1, 100, "z", *limit, left + 1)
@@ -249,24 +254,17 @@ def test_a_local_decision_does_not_look_at_each_hold() -> None:
     now = [Fraction(0)]
     limit = ("a", 100_000, 0)
     lines: list[int] = []
-
-    def on_line(_: Any, event: str, __: Any) -> Any:
-        lines[-1] += event == "line"
-        return on_line
-
     for count in (500, 4_000):
         buckets = LocalLimiter(lambda: now[0])
         for number in range(count):
             buckets.execute("TB.MHOLD", 1, 60_000 + number, str(number), *limit, 1)
-        lines.append(0)
-        before = sys.gettrace()
-        sys.settrace(lambda *_: on_line)
-        try:
+
+        def change(buckets: LocalLimiter = buckets, count: int = count) -> None:
             for number in range(0, count, count // 20):
                 buckets.execute("TB.MSETTLE", 1, str(number), *limit, 1)
                 buckets.execute("TB.MHOLD", 1, 60_000, str(number), *limit, 1)
-        finally:
-            sys.settrace(before)
+
+        lines.append(lines_of(change))
     assert lines[1] < 3 * lines[0], lines
 
 
@@ -284,88 +282,71 @@ def no_thread_starts(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 
 
 def test_a_thread_that_does_not_start_is_no_outage(server: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(1000, STILL), on_error="raise")
-    with no_thread_starts(monkeypatch, RuntimeError):
-        assert limiter.take("a").allowed
-    limiter.server.close()
-    with no_thread_starts(monkeypatch, Interrupted), pytest.raises(Interrupted):
-        limiter.take("a")
-    for _ in range(3):
+    with Limiter(Server(url(server), timeout_ms=5000), Limit(1000, STILL), on_error="raise") as limiter:
+        with no_thread_starts(monkeypatch, RuntimeError):
+            assert limiter.take("a").allowed
         limiter.server.close()
-        assert limiter.take("a").allowed
-    limiter.close()
+        with no_thread_starts(monkeypatch, Interrupted), pytest.raises(Interrupted):
+            limiter.take("a")
+        for _ in range(3):
+            limiter.server.close()
+            assert limiter.take("a").allowed
 
 
 def test_holds_are_renewed_though_no_thread_starts(server: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(10, 0))
-    with no_thread_starts(monkeypatch, RuntimeError):
-        first = limiter.hold("a", 1, ttl_ms=1500)
-        first.__enter__()
-        began = time.monotonic()
-        while time.monotonic() - began < 2.5:
-            assert limiter.peek("a", 0).remaining == 9, "the calls renew what is due"
-            time.sleep(0.02)
-    second = limiter.hold("a", 1, ttl_ms=1500)
-    with second:
-        time.sleep(2.5)
-        assert limiter.peek("a", 0).remaining == 8, "a thread does"
-    first.settle()
-    assert limiter.peek("a", 0).remaining == 10
-    limiter.close()
+    with Limiter(Server(url(server), timeout_ms=5000), Limit(10, 0)) as limiter:
+        with no_thread_starts(monkeypatch, RuntimeError):
+            first = limiter.hold("a", 1, ttl_ms=1500)
+            first.__enter__()
+            stays(lambda: limiter.peek("a", 0).remaining == 9, 2.5, "the calls renew what is due")
+        second = limiter.hold("a", 1, ttl_ms=1500)
+        with second:
+            time.sleep(2.5)
+            assert limiter.peek("a", 0).remaining == 8, "a thread does"
+        first.settle()
+        assert limiter.peek("a", 0).remaining == 10
 
 
 def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
-    limiter = Limiter(Server(url(proxy), timeout_ms=5000), Limit(200, 0))
-    holds = [limiter.hold("a", 1, ttl_ms=6000) for _ in range(200)]
-    proxy.delay_s, threads = 0.02, _thread._count()
-    for hold in holds:
-        hold.keep_renewing()
-    # One after the other, 200 renewals would take eight seconds.
-    began = time.monotonic()
-    while time.monotonic() - began < 8:
-        assert len(ask(server, "TB.HOLDS", "tb:a")) == 200
-        time.sleep(0.1)
-    assert proxy.commands["TB.MRENEW"] > 200
-    assert _thread._count() <= threads + 1
-    for hold in holds:
-        hold._stop_renewing()
-    limiter.reset("a")
-    limiter.close()
+    with Limiter(Server(url(proxy), timeout_ms=5000), Limit(200, 0)) as limiter:
+        holds = [limiter.hold("a", 1, ttl_ms=6000) for _ in range(200)]
+        proxy.delay_s, threads = 0.02, _thread._count()
+        for hold in holds:
+            hold.keep_renewing()
+        # One after the other, 200 renewals would take eight seconds.
+        stays(lambda: len(ask(server, "TB.HOLDS", "tb:a")) == 200, 8, "all are renewed in time")
+        assert proxy.commands["TB.MRENEW"] > 200
+        assert _thread._count() <= threads + 1
+        for hold in holds:
+            hold._stop_renewing()
+        limiter.reset("a")
 
 
 def test_a_hold_whose_end_is_interrupted_ends_by_its_ttl(
     server: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(1, 0))
-
-    def is_interrupted(*_: Any) -> None:
-        raise Interrupted
-
-    with (
-        monkeypatch.context() as patched,
-        pytest.raises(Interrupted),
-        limiter.hold("a", 1, ttl_ms=900) as hold,
-    ):
-        patched.setattr(hold, "settle", is_interrupted)
-    wait_for(lambda: ask(server, "TB.HOLDS", "tb:a") == [], "the end of the hold, which lives on here", 10)
-    assert not hold.lost
-    limiter.close()
+    with Limiter(Server(url(server), timeout_ms=5000), Limit(1, 0)) as limiter:
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(Interrupted),
+            limiter.hold("a", 1, ttl_ms=900) as hold,
+        ):
+            patched.setattr(hold, "settle", Mock(side_effect=Interrupted))
+        wait_for(lambda: ask(server, "TB.HOLDS", "tb:a") == [], "the end of the hold that lives on here", 10)
+        assert not hold.lost
 
 
 def test_an_on_lost_that_exits_ends_no_renewals_of_others(server: Service) -> None:
-    limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(100, 0))
-    lost, other = limiter.hold("a", 1, ttl_ms=900), limiter.hold("b", 1, ttl_ms=900)
-    lost.on_lost = sys.exit
-    for hold in (lost, other):
-        hold.keep_renewing()
-    ask(server, "DEL", "tb:a")
-    wait_for(lambda: lost.lost, "the renewal")
-    began = time.monotonic()
-    while time.monotonic() - began < 3:
-        assert ask(server, "TB.HOLDS", "tb:b"), "no call of the limiter wakes the renewals again"
-        time.sleep(0.05)
-    other.settle()
-    limiter.close()
+    with Limiter(Server(url(server), timeout_ms=5000), Limit(100, 0)) as limiter:
+        lost, other = limiter.hold("a", 1, ttl_ms=900), limiter.hold("b", 1, ttl_ms=900)
+        lost.on_lost = sys.exit
+        for hold in (lost, other):
+            hold.keep_renewing()
+        ask(server, "DEL", "tb:a")
+        wait_for(lambda: lost.lost, "the renewal")
+        is_held = functools.partial(ask, server, "TB.HOLDS", "tb:b")
+        stays(is_held, 3, "no call of the limiter wakes the renewals again")
+        other.settle()
 
 
 # Greenlets.

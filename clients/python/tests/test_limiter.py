@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,8 +14,11 @@ import redis
 import redis.asyncio
 
 from conftest import Make, until_waiting
+from launch import ask
+from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import BadArgument, Decision, Denied, Limit, Limiter, Server
+from tokenbucket.api.operations import done
 from tokenbucket.testing import FakeServer
 
 # One token in six minutes: nothing flows in while a test runs.
@@ -112,15 +115,6 @@ def test_what_a_refused_caller_is_told_counts_down() -> None:
     assert limiter.take("a").allowed
 
 
-@pytest.mark.parametrize("options", [{"remember_denials": 1}, {"batch": 10}])
-def test_a_reset_forgets_what_the_process_knew(options: dict[str, int]) -> None:
-    limiter = Limiter(FakeServer(), Limit(10, STILL), **options)  # type: ignore[arg-type]
-    limiter.take("a")
-    for _ in range(2):
-        limiter.reset("a")
-        assert sum(limiter.take("a").allowed for _ in range(25)) == 10
-
-
 def test_an_idle_process_does_not_spend_stale_tokens() -> None:
     server = FakeServer()
     limiter = Limiter(server, Limit(10, "1/s"), batch=10)
@@ -146,14 +140,60 @@ def test_a_batch_that_makes_room_for_others_gives_its_tokens_back(monkeypatch: p
     assert took == 100
 
 
+def allowed_in_forks(limiter: Any, count: int) -> int:
+    """How many of so many takes in each of eight forked processes are allowed, all by the server."""
+    on = getattr(limiter, "_awaited", limiter)
+
+    async def takes() -> int:
+        decisions = [await done(on.take("a")) for _ in range(count)]
+        return 255 if any(one.degraded for one in decisions) else sum(one.allowed for one in decisions)
+
+    def fork() -> int:
+        if (pid := os.fork()) == 0:
+            signal.alarm(60)  # ends what hangs
+            try:
+                os._exit(asyncio.run(takes()))
+            finally:
+                os._exit(255)
+        return pid
+
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in [fork() for _ in range(8)]]
+    assert 255 not in codes
+    return sum(codes)
+
+
+def test_processes_forked_with_a_batch_grant_each_token_once(make: Make, server: Service) -> None:
+    limiter = make(server, Limit(100, STILL), batch=100, timeout_ms=5000)
+    assert limiter.take("a").allowed
+    in_forks = allowed_in_forks(limiter, 100)
+    assert in_forks + sum(limiter.take("a").allowed for _ in range(100)) == 99
+
+
+def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
+    make: Make, server: Service, admin: redis.Redis, proxy: Proxy
+) -> None:
+    limiter = make(proxy, Limit(100, STILL), batch=100, timeout_ms=5000)
+    assert limiter.peek("a").allowed
+    admin.config_resetstat()
+    proxy.delay_s = 0.3
+    with ThreadPoolExecutor(10) as threads:
+        fetching = [threads.submit(limiter.take, "a") for _ in range(50)]
+        # The server has granted, and the reply is on its way.
+        wait_for(lambda: "takeupto:" in ask(server, "INFO", "commandstats").lower(), "the fetch")
+        proxy.delay_s = 0  # of what follows
+        assert allowed_in_forks(limiter, 20) == 0
+    assert all(one.result().allowed for one in fetching)
+    # What the parent fetched and did not take is still there.
+    assert sum(limiter.take("a").allowed for _ in range(100)) == 50
+
+
 def test_many_names_do_not_fill_a_drained_bucket_while_the_server_is_away(own_server: Service) -> None:
     own_server.stop()
-    limiter = Limiter(f"redis://127.0.0.1:{own_server.port}", Limit(5, STILL))
-    assert [limiter.take("a").allowed for _ in range(6)] == [True] * 5 + [False]
-    for at in range(10_001):
-        assert limiter.take(f"n{at}").degraded
-    assert not limiter.take("a").allowed
-    limiter.close()
+    with Limiter(f"redis://127.0.0.1:{own_server.port}", Limit(5, STILL)) as limiter:
+        assert [limiter.take("a").allowed for _ in range(6)] == [True] * 5 + [False]
+        for at in range(10_001):
+            assert limiter.take(f"n{at}").degraded
+        assert not limiter.take("a").allowed
 
 
 # Calls that wait their turn in the server.
@@ -189,20 +229,18 @@ def test_in_a_fake_the_wait_takes_its_time() -> None:
 # Callers who leave.
 
 
-def test_a_thread_that_is_interrupted_leaves_the_queue(server: Service) -> None:
-    limiter = Limiter(Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(1, STILL))
-    assert limiter.take("a").allowed
+def test_a_thread_that_is_interrupted_leaves_the_queue(server: Service, threads: ThreadPoolExecutor) -> None:
+    with Limiter(Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(1, STILL)) as limiter:
+        assert limiter.take("a").allowed
 
-    def interrupt() -> None:
-        until_waiting(server, 1)
-        os.kill(os.getpid(), signal.SIGTERM)  # as Ctrl-C, see conftest.py
+        def interrupt() -> None:
+            until_waiting(server, 1)
+            os.kill(os.getpid(), signal.SIGTERM)  # as Ctrl-C, see conftest.py
 
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
-        limiter.take("a", max_wait_ms=LONG_MS)
-    interrupting.join()
-    until_waiting(server, 0)
-    limiter.give("a", 1)
-    assert limiter.take("a").allowed
-    limiter.close()
+        interrupting = threads.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.take("a", max_wait_ms=LONG_MS)
+        interrupting.result()
+        until_waiting(server, 0)
+        limiter.give("a", 1)
+        assert limiter.take("a").allowed

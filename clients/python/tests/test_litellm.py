@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import secrets
 import signal
@@ -20,9 +21,11 @@ import redis.asyncio
 from fastapi import HTTPException
 
 from paths import PACKAGE
-from services import Service, free_port, redis_server, wait_for
+from services import Service, free_port, wait_for
 from tokenbucket import BadArgument
 from tokenbucket.testing import FakeServer
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 # What metadata say, and what two calls get: their statuses, or a 400 that contains a text.
 METADATA: list[tuple[Any, list[int] | str]] = [
@@ -77,20 +80,8 @@ STARTS_WITHIN_S = 180
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("litellm")
-
-
-@pytest.fixture(scope="module")
-def bucket_server(folder: Path) -> Iterator[Service]:
-    server = redis_server(folder)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Service]:
+def proxy(tmp_path_factory: pytest.TempPathFactory, server: Service, model: Service) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("litellm")
     of_model = {"model": "openai/echo", "api_base": f"http://127.0.0.1:{model.port}/v1", "api_key": "none"}
     routed = {"rpm": 600, "tpm": 60_000, "max_parallel_requests": 100}
     config = {
@@ -117,9 +108,8 @@ def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Serv
     command += ["--host", "127.0.0.1", "--port", str(port)]
     env = {
         "KEYS": json.dumps(KEYS),
-        "TOKENBUCKET_URL": f"redis://127.0.0.1:{bucket_server.port}/0",
+        "TOKENBUCKET_URL": f"redis://127.0.0.1:{server.port}/0",
         "TOKENBUCKET_TIMEOUT_MS": "5000",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
     }
     proxy = Service("proxy", command, port, folder, env)
@@ -163,14 +153,6 @@ def stream(
         body |= {"input": content, "max_output_tokens": max_tokens}
         del body["messages"], body["max_tokens"]
     return client.stream("POST", f"/v1/{route}", json=body, headers=headers)
-
-
-@pytest.fixture
-def admin(bucket_server: Service) -> Iterator[Any]:
-    """To a server without keys."""
-    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
-        admin.flushall()
-        yield admin
 
 
 def buckets(admin: Any) -> dict[str, tuple[int, int]]:
@@ -218,11 +200,11 @@ def test_no_more_calls_are_in_flight_than_allowed(client: httpx.Client) -> None:
 
 
 def test_no_header_of_a_caller_switches_a_limit_off(client: httpx.Client) -> None:
-    def status(at: int) -> int:
-        headers = {"Authorization": "Bearer sk-ids", "x-litellm-call-id": "mine"}
-        metadata = {"tokenbucket_id": "mine"}
-        body = call("one", 5, metadata=metadata, litellm_metadata=metadata)
-        return client.post("/v1/chat/completions", json=body, headers=headers).status_code
+    client.headers["x-litellm-call-id"] = "mine"
+    metadata = {"tokenbucket_id": "mine"}
+
+    def status(_: int) -> int:
+        return chat(client, "sk-ids", "one", 5, metadata=metadata, litellm_metadata=metadata).status_code
 
     with ThreadPoolExecutor(15) as threads:
         assert sorted(threads.map(status, range(30))) == [200] * 3 + [429] * 27
@@ -311,10 +293,7 @@ def test_a_misspelt_word_of_a_team_lets_nobody_through(client: httpx.Client) -> 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "one"), [("rpm_limit", 1), ("tpm_limit", 60), ("max_parallel_requests", 1)])
-def test_litellms_limits_are_read_as_its_own_limiter_reads_them(
-    bucket_server: Service, monkeypatch: pytest.MonkeyPatch, name: str, one: int
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+def test_litellms_limits_are_read_as_its_own_limiter_reads_them(server: Service, name: str, one: int) -> None:
     from litellm.caching.caching import DualCache
     from litellm.proxy._types import UserAPIKeyAuth
     from litellm.proxy.hooks.parallel_request_limiter_v3 import _PROXY_MaxParallelRequestsHandler_v3
@@ -341,7 +320,7 @@ def test_litellms_limits_are_read_as_its_own_limiter_reads_them(
 
     async def both(value: Any) -> list[int]:
         key = {"api_key": f"sk-{name}-{value!r}", name: value}
-        async with redis.asyncio.Redis(port=bucket_server.port) as connected:
+        async with redis.asyncio.Redis(port=server.port) as connected:
             own = _PROXY_MaxParallelRequestsHandler_v3(InternalUsageCache(DualCache()))
             ours = TokenBucketCallback(buckets.Server(connected, timeout_ms=5000))
             return [await passed(limiter, key) for limiter in (own, ours)]
@@ -394,10 +373,7 @@ def test_litellm_itself_answers_messages_that_are_none(client: httpx.Client, mes
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("total", [float("nan"), -5, "many"])
-def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(
-    monkeypatch: pytest.MonkeyPatch, total: Any
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(total: Any) -> None:
     from litellm.proxy._types import UserAPIKeyAuth
 
     from tokenbucket.litellm import TokenBucketCallback

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ import httpx
 import pytest
 import redis.asyncio
 
+from conftest import language_model
 from launch import Servers
 from paths import PACKAGE
 from services import Service, free_port
@@ -363,17 +363,18 @@ async def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setti
         assert not setting.holds()
 
 
-async def test_deployments_of_several_groups_are_asked_in_a_cluster(setting: Setting, tmp_path: Path) -> None:
+async def test_deployments_of_several_groups_are_asked_in_a_cluster(
+    setting: Setting, own_nodes: Servers
+) -> None:
     few = ROOMY | {"rpm": 1}
     both = setting.deployment("a", "chat", **few), setting.deployment("b", "other", **few)
-    with Servers(tmp_path, cluster=True) as nodes:
-        async with (
-            redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.nodes[0].port) as client,
-            setting.router(*both, client=client) as router,
-        ):
-            # By the name of its provider LiteLLM finds the model in both.
-            statuses = [await status(chat(router, "one", "openai/echo")) for _ in range(3)]
-            assert statuses == [200, 200, 429]
+    async with (
+        redis.asyncio.RedisCluster(host="127.0.0.1", port=own_nodes.nodes[0].port) as client,
+        setting.router(*both, client=client) as router,
+    ):
+        # By the name of its provider LiteLLM finds the model in both.
+        statuses = [await status(chat(router, "one", "openai/echo")) for _ in range(3)]
+        assert statuses == [200, 200, 429]
 
 
 async def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:
@@ -522,15 +523,8 @@ def test_two_routers_get_no_429_where_litellms_own_do(server: Service, tmp_path:
     """Three deployments, whose provider enforces requests and tokens a minute. Counts alone are compared."""
     import litellm_load as load
 
-    port = free_port()
-    limits = {"LIMITS": json.dumps(load.limits())}
-    program = str(PACKAGE / "tests/language_model.py")
-    provider = Service("provider", [sys.executable, program, str(port)], port, tmp_path, limits)
-    provider.start()
-    try:
-        got, answered = asyncio.run(load.both(port, server.port))
-    finally:
-        provider.stop()
+    with language_model(tmp_path, LIMITS=json.dumps(load.limits())) as provider:
+        got, answered = asyncio.run(load.both(provider.port, server.port))
     for strategy in load.STRATEGIES:
         count = {
             code: sum(answered.get(f"{strategy}-{name} {code}", 0) for name in load.DEPLOYMENTS)

@@ -39,13 +39,12 @@ def namespace() -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("admin")
-def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
+def test_its_python_runs(server: Service, namespace: dict[str, Any], own_nodes: Servers) -> None:
     """Each block alone, on the test's servers instead of the usual ports."""
     assert len(BLOCKS) == 19
-    with Servers(tmp_path, cluster=True) as nodes:
-        for block in BLOCKS:
-            namespace |= run(block.replace("port=7000", f"port={nodes.nodes[0].port}"), server.port)
-        namespace["cluster"].close()
+    for block in BLOCKS:
+        namespace |= run(block.replace("port=7000", f"port={own_nodes.nodes[0].port}"), server.port)
+    namespace["cluster"].close()
     # Tokens flow in meanwhile.
     assert namespace["decision"].allowed
     assert 100_000 - 412 <= namespace["hold"].remaining["tokens"] <= 100_000
@@ -126,13 +125,8 @@ def test_its_django_settings_are_settings(namespace: dict[str, Any]) -> None:
         assert name in {"URL", "PREFIX", "ON_ERROR", "TIMEOUT_MS", "RETRY_EVERY_MS", "FALLBACK"}
 
 
-def versions_said() -> dict[str, str]:
-    rows = README.partition("## Tested with")[2]
-    return dict(re.findall(r"\| ([a-z][\w-]*) \| (\d[\w.]*) ", rows))
-
-
 def test_its_versions_are_those_that_are_tested() -> None:
-    said = versions_said()
+    said = dict(re.findall(r"\| ([a-z][\w-]*) \| (\d[\w.]*) ", README.partition("## Tested with")[2]))
     said.pop("litellm")
     assert len(said) == 10
     assert {name: version(name) for name in said} == said

@@ -18,9 +18,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -54,10 +54,6 @@ holds: dict[str, Any] = {}
 apps: list[Any] = []
 
 
-class Unsupported(Exception):
-    pass
-
-
 def told(decision: Any) -> dict[str, Any]:
     said = {field: getattr(decision, field) for field in FIELDS}
     if each := getattr(decision, "each", None):
@@ -66,8 +62,6 @@ def told(decision: Any) -> dict[str, Any]:
 
 
 def kind_of(error: BaseException) -> str:
-    if isinstance(error, Unsupported):
-        return "Unsupported"
     if isinstance(error, TimeoutError):
         return "Cancelled"
     return next((kind for kind in KINDS if isinstance(error, getattr(tokenbucket, kind))), "Other")
@@ -88,16 +82,6 @@ async def run(on: Any, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Does the work of asyncio's kind here, and that of the threads' kind, which never waits, in a thread."""
     result: T = await (work() if is_asynchronous(on) else in_thread(lambda: at_once(work())))
     return result
-
-
-@asynccontextmanager
-async def block_of(held: Any) -> AsyncIterator[None]:
-    if is_asynchronous(held):
-        async with held:
-            yield
-    else:
-        with held:
-            yield
 
 
 # Requests
@@ -167,17 +151,14 @@ def prepared(on: Any, op: str, asked: dict[str, Any]) -> Callable[[Any], Any]:
     return lambda name: method(name, amount, **options)
 
 
-def deadline_of(on: Any, asked: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-    if "deadline_us" not in asked:
-        return nullcontext()
-    if not is_asynchronous(on):
-        raise Unsupported("threads have no deadlines")
-    return asyncio.timeout(asked["deadline_us"] / 1e6)
+def deadline_of(asked: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+    """Of a task: threads have none."""
+    return asyncio.timeout(asked["deadline_us"] / 1e6) if "deadline_us" in asked else nullcontext()
 
 
 async def call(on: Any, op: str, asked: dict[str, Any]) -> Any:
     async def work() -> Any:
-        async with deadline_of(on, asked):
+        async with deadline_of(asked):
             return await done(prepared(on, op, asked)(asked["name"]))
 
     return await run(on, work)
@@ -213,26 +194,25 @@ async def settle(asked: dict[str, Any]) -> dict[str, Any]:
 async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
     """Enters the holds, and cancels them all together: tasks by anyio, threads by an error in each block."""
     on, count = limiters[asked["on"]], asked["count"]
-    entered = threading.Semaphore(0)
-    is_over = threading.Event()
+    hold = prepared(on, "hold", asked)
+    entered, is_over = threading.Semaphore(0), threading.Event()
 
-    async def work() -> None:
-        held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
-        async with block_of(held):
+    async def task() -> None:
+        async with hold(asked["name"]) as held:
             held.used = 0
             entered.release()
-            if is_asynchronous(on):
-                await anyio.sleep_forever()
+            await anyio.sleep_forever()
+
+    def thread() -> None:
+        with suppress(InterruptedError), hold(asked["name"]) as held:
+            held.used = 0
+            entered.release()
             is_over.wait()
             raise InterruptedError
 
-    async def ended() -> None:
-        with suppress(InterruptedError):
-            await run(on, work)
-
     async with anyio.create_task_group() as group:
         for _ in range(count):
-            group.start_soon(ended)
+            group.start_soon(task if is_asynchronous(on) else lambda: in_thread(thread))
         for _ in range(count):
             while not entered.acquire(blocking=False):
                 await anyio.sleep(0.001)
@@ -291,7 +271,6 @@ async def many(asked: dict[str, Any]) -> dict[str, Any]:
     workers = min(asked.get("concurrency", 1), asked.get("count", sys.maxsize))
     if not is_asynchronous(on):
         workers = min(workers, MOST_THREADS)
-    deadline_of(on, asked)
     ask = prepared(on, asked["op"], asked)
 
     async def work() -> None:
@@ -299,7 +278,7 @@ async def many(asked: dict[str, Any]) -> dict[str, Any]:
             if wait_s > 0:
                 await done((asyncio if is_asynchronous(on) else time).sleep(wait_s))
             try:
-                async with deadline_of(on, asked):
+                async with deadline_of(asked):
                     tally.add(await done(ask(name)))
             except Exception as error:
                 tally.add(error)
@@ -333,60 +312,20 @@ async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
     return await asyncio.to_thread(twice)
 
 
-async def fork(asked: dict[str, Any]) -> dict[str, Any]:
-    """Takes once, unless `at_once`, and in every child of a fork, then here; how many were allowed."""
-    on = limiters[asked["on"]]
-    seen: Counter[str] = Counter()
-
-    def see(decision: Any) -> None:
-        seen.update(allowed=int(decision.allowed), degraded=int(decision.degraded))
-
-    async def takes(count: int) -> None:
-        for _ in range(count):
-            see(await done(on.take(asked["name"])))
-
-    def in_child() -> int:
-        reading, writing = os.pipe()
-        if os.fork() == 0:
-            seen.clear()
-            try:
-                (asyncio.run if is_asynchronous(on) else at_once)(takes(asked["count"]))
-            finally:
-                os.write(writing, json.dumps(seen).encode())
-                os._exit(0)
-        os.close(writing)
-        return reading
-
-    here = not asked.get("at_once")
-    await run(on, lambda: takes(int(here)))
-    for reading in [in_child() for _ in range(asked["processes"])]:
-        seen.update(json.loads(await asyncio.to_thread(os.read, reading, 64)))
-        os.close(reading)
-        os.wait()
-    await run(on, lambda: takes(asked["count"] * here))
-    return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
-
-
-def limited(asked: dict[str, Any]) -> Callable[[Any], Any]:
+async def http(asked: dict[str, Any]) -> dict[str, Any]:
+    """An application of Starlette with one route, served by uvicorn."""
+    import uvicorn
+    from starlette.applications import Starlette
     from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
 
     on, name = limiters[asked["on"]], asked.get("name", "all")
 
     async def respond(request: Any) -> Any:
         decision = await run(on, lambda: done(on.take(name)))
-        status = 200 if decision.allowed else 429
-        return PlainTextResponse("", status, on.headers(decision))
+        return PlainTextResponse("", 200 if decision.allowed else 429, on.headers(decision))
 
-    return respond
-
-
-async def http(asked: dict[str, Any]) -> dict[str, Any]:
-    """An application of Starlette with one route, served by uvicorn."""
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.routing import Route
-
-    app = Starlette(routes=[Route("/", limited(asked))])
+    app = Starlette(routes=[Route("/", respond)])
     served = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="error", access_log=False, lifespan="off", backlog=4096)
     )
@@ -418,7 +357,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-REQUESTS = (server, limiter, reset, hold, lost, settle, hold_cancelled, many, second_runtime, fork)
+REQUESTS = (server, limiter, reset, hold, lost, settle, hold_cancelled, many, second_runtime)
 MORE = (cost, http, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},
