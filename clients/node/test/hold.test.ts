@@ -8,7 +8,7 @@ import { runInNewContext } from "node:vm";
 import { type Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { clientFor, emptiedClientFor, patient, serverFor, sharedServer, STILL, until } from "./servers.js";
+import { emptiedClientFor, ownServerFor, patient, sharedServer, STILL, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT = { capacity: 100, rate: STILL };
@@ -138,10 +138,8 @@ test("a hold of nothing in one of its limits is not lost", async () => {
 });
 
 test("renewals that fail during an outage log no lines of their own", async (t) => {
-  const own = await serverFor(t);
-  const { client } = await clientFor(t, own);
   const lines: string[] = [];
-  const buckets = patient(client, { log: (line) => lines.push(line) });
+  const { own, buckets } = await ownServerFor(t, {}, { log: (line) => lines.push(line) });
   const hold = await new Limiter(buckets, SLOT, { onError: "throw" }).hold("a", 1, { ttlMs: 30 });
   await own.stop();
   await until(() => buckets.degradedCount >= 5);

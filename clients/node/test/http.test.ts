@@ -12,7 +12,7 @@ import { clientAddress, rateLimit as rateLimitOfExpress, type RateLimitOptions }
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
 import { askAt, serveExpress } from "./apps.js";
-import { clientFor, emptiedClientFor, serverFor, sharedServer, STILL } from "./servers.js";
+import { emptiedClientFor, ownServerFor, sharedServer, STILL } from "./servers.js";
 
 const server = await sharedServer();
 
@@ -118,8 +118,7 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
   });
 
   test(`${framework}: the server is away: each policy has a status; mistakes go to the error handler`, async (t) => {
-    const own = await serverFor(t);
-    const { buckets, send } = await clientFor(t, own);
+    const { own, buckets, send } = await ownServerFor(t);
     await send("SET", "tb:k", "something else");
     const urls = [];
     for (const onError of ["local", "open", "closed", "throw"] as const) {

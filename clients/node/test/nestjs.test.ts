@@ -23,7 +23,7 @@ import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
 import { askAt, header, LIMITS, pass, type Asked } from "./apps.js";
 import { older, rowsAreCases, seen, type Step } from "./deviations.js";
-import { clientFor, patient, serverFor, sharedRedis } from "./servers.js";
+import { ownServerFor, patient, sharedRedis } from "./servers.js";
 
 const { server, redis } = await sharedRedis();
 
@@ -277,8 +277,7 @@ test("an override that raises the limit leaves headers that agree", async (t) =>
 });
 
 test("the server is away: each policy has a status", async (t) => {
-  const own = await serverFor(t);
-  const { buckets } = await clientFor(t, own);
+  const { own, buckets } = await ownServerFor(t);
   const policies = ["local", "open", "closed", "throw"] as const;
   const storages = policies.map((onError) => new TokenBucketStorage(buckets, { onError }));
   const apps = await Promise.all(storages.map((storage) => startApp(t, {}, storage)));

@@ -20,7 +20,7 @@ import { FakeServer } from "tokenbucket-redis/testing";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
 import { rowsAreCases, seen, type Step as StepOf } from "./deviations.js";
-import { clientFor, LIBRARIES, patient, serverFor, sharedRedis, until } from "./servers.js";
+import { LIBRARIES, ownServerFor, patient, sharedRedis, until } from "./servers.js";
 
 const { server, redis } = await sharedRedis();
 
@@ -326,8 +326,7 @@ test("a key of another type is an Error, for which there is an insurance", async
 });
 
 test("an insurance decides when the store is away; without one this process does, or its calls fail", async (t) => {
-  const own = await serverFor(t);
-  const { buckets } = await clientFor(t, own);
+  const { own, buckets } = await ownServerFor(t);
   const store = { storeClient: buckets } as Options;
   const insured = OURS({ ...store, insuranceLimiter: new RateLimiterMemory({ points: 1, duration: 60 }) });
   const throwing = OURS({ ...store, onError: "throw" } as Options);
@@ -382,8 +381,8 @@ test("in tests of users the fake stands for the server, blocks included", async 
 for (const library of Object.keys(LIBRARIES)) {
   for (const by of ["module", "script"] as const) {
     test(`${library}: set and block are transactions, by the ${by}`, async (t) => {
-      const { client } = await clientFor(t, await serverFor(t, { module: by === "module" }), library);
-      const limiter = new RateLimiterTokenBucket({ storeClient: patient(client, { by }), ...base });
+      const { buckets } = await ownServerFor(t, { module: by === "module" }, { library, by });
+      const limiter = new RateLimiterTokenBucket({ storeClient: buckets, ...base });
       await limiter.set("a", 4, 10);
       assert.equal(await passed(limiter, 10), 2);
       await Promise.all([1, 2, 3].map(() => limiter.block("a", 10)));

@@ -22,7 +22,7 @@ import { FakeServer } from "tokenbucket-redis/testing";
 
 import { askAt, header, LIMITS, pass, serveExpress, type Asked } from "./apps.js";
 import { older, rowsAreCases, seen, type Step } from "./deviations.js";
-import { clientFor, patient, serverFor, sharedRedis, until } from "./servers.js";
+import { ownServerFor, patient, sharedRedis, until } from "./servers.js";
 
 const { server, redis } = await sharedRedis();
 
@@ -341,8 +341,7 @@ for (const [library, { start, cases }] of LIBRARIES) {
   }
 
   test(`${library}: the server is away: each policy has a status`, async (t) => {
-    const own = await serverFor(t);
-    const { buckets, send } = await clientFor(t, own);
+    const { own, buckets, send } = await ownServerFor(t);
     const first = library.startsWith("@fastify") ? "fastify-rate-limit-" : library.startsWith("hono") ? "hrl:" : "rl:";
     await send("SET", `tb:${first}ada`, "something else");
     const policies = ["local", "open", "closed", "throw"] as const;

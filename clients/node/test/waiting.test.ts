@@ -11,12 +11,11 @@ import { FakeServer } from "tokenbucket-redis/testing";
 import {
   ask,
   clientFor,
-  clusterClientFor,
   clusterFor,
   emptiedClientFor,
   LIBRARIES,
+  ownServerFor,
   patient,
-  serverFor,
   sharedServer,
   STILL,
   until,
@@ -28,7 +27,7 @@ const ONE = { capacity: 1, rate: STILL };
 const server = await sharedServer({ clock: false });
 
 async function setUp(t: TestContext, library = "ioredis") {
-  const connected = await emptiedClientFor(t, server, library);
+  const connected = await emptiedClientFor(t, server, { library });
   return { ...connected, limiter: new Limiter(connected.buckets, ONE, { onError: "throw" }) };
 }
 
@@ -78,17 +77,15 @@ test("a wait outlasts the timeouts of the server and of the client", async (t) =
 });
 
 test("by the script a caller who waits may leave", async (t) => {
-  const bare = await serverFor(t, { clock: false, module: false });
-  const { client } = await clientFor(t, bare);
-  const limiter = new Limiter(patient(client, { by: "script" }), ONE, { onError: "throw" });
+  const { buckets } = await ownServerFor(t, { clock: false, module: false }, { by: "script" });
+  const limiter = new Limiter(buckets, ONE, { onError: "throw" });
   await limiter.take("a");
   const signal = AbortSignal.timeout(50);
   await assert.rejects(limiter.take("a", 1, { maxWaitMs: 3_600_000, signal }), { name: "TimeoutError" });
 });
 
 test("a call that waits leaves no connection behind", async (t) => {
-  const own = await serverFor(t, { clock: false });
-  const { buckets, send } = await clientFor(t, own);
+  const { buckets, send } = await ownServerFor(t, { clock: false });
   const limiter = new Limiter(buckets, ONE, { onError: "throw" });
   const connections = async () => Number(/connected_clients:(\d+)/.exec(String(await send("INFO", "clients")))?.[1]);
   await limiter.take("a");
@@ -136,8 +133,8 @@ test("in a fake the wait takes its time", async () => {
 
 test("a failover of the node sends those who wait to the new master", async (t) => {
   const cluster = await clusterFor(t);
-  const client = await clusterClientFor(t, cluster, "ioredis");
-  const limiter = new Limiter(patient(client), ONE, { onError: "throw" });
+  const { buckets } = await clientFor(t, cluster);
+  const limiter = new Limiter(buckets, ONE, { onError: "throw" });
   const [name = ""] = await cluster.names();
   const master = await cluster.nodeOf(`tb:${name}`);
   const replica = await cluster.replicaOf(master);
