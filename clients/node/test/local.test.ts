@@ -64,14 +64,6 @@ test("a limiter that closes while a batch is on its way gives back what its call
   assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 5);
 });
 
-test("a pool counts what is held, whatever its capacity", async () => {
-  const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
-  const holds = await Promise.all([1, 2, 3].map(() => limiter.hold("a", 1)));
-  const { remaining } = await limiter.peek("a", 0, { limit: { capacity: 1, rate: 0 } });
-  for (const hold of holds) await hold.settle();
-  assert.equal(remaining, -2);
-});
-
 test("the headers of the draft, and Retry-After rounded up", () => {
   const limit = { capacity: 20, rate: "10/s" };
   const denied = new Decision({ allowed: false, remaining: 0, retryAfterMs: 1001, resetAfterMs: 1999 });
