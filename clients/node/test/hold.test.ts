@@ -8,6 +8,7 @@ import { runInNewContext } from "node:vm";
 import { type Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
+import { Unsettled } from "../dist/transport/unsettled.js";
 import { emptiedClientFor, ownServerFor, patient, sharedServer, STILL, until } from "./servers.js";
 
 const server = await sharedServer();
@@ -84,31 +85,22 @@ test("a hold whose renewals are refused is lost when its time is over", async (t
   await assert.rejects(hold.settle(), /WRONGTYPE/);
 });
 
-test("a late settlement ends a remembered denial", async () => {
+test("a late settlement ends a remembered denial", async (t) => {
   const fake = new FakeServer();
   const limiter = new Limiter(patient(fake, { retryEveryMs: 20 }), LIMIT, { rememberDenials: 10 });
   const hold = await limiter.hold("a", 100);
   const send = fake.send.bind(fake);
-  let isLosing = true;
-  fake.send = async (words) => {
-    if (isLosing && words[0] === "TB.MSETTLE") throw new Error("the connection has ended");
+  const losing = t.mock.method(fake, "send", async (words: readonly string[]) => {
+    if (words[0] === "TB.MSETTLE") throw new Error("the connection has ended");
     return send(words);
-  };
+  });
   assert.equal((await hold.settle(0)).lost, true);
   assert.equal((await limiter.take("a")).allowed, false);
-  isLosing = false;
+  losing.mock.restore();
   await until(async () => (await limiter.take("a")).allowed);
 });
 
 test("a hold in doubt is settled until its ttl is over, and forgotten when others take its place", async () => {
-  const { Unsettled } = (await import(new URL("../dist/transport/unsettled.js", import.meta.url).href)) as {
-    Unsettled: new (
-      ask: (words: string[]) => Promise<unknown>,
-      retryEveryMs: number,
-    ) => {
-      settle(words: string[], ttlMs: number, inMs: number, sentMs: number, onSettled: () => void): Promise<void>;
-    };
-  };
   const unsettled = new Unsettled(async () => [], 50);
   let settled = 0;
   const began = performance.now();
