@@ -12,7 +12,7 @@ import { promisify } from "node:util";
 
 import { Redis } from "ioredis";
 
-import { clusterFor, serverFor } from "./servers.js";
+import { clusterFor, serverFor, type Server } from "./servers.js";
 
 const run = promisify(execFile);
 const PACKAGE = resolve(import.meta.dirname, "..");
@@ -35,35 +35,12 @@ const examples = SOURCES.flatMap((source) => source.match(/^ *\/\*\*\n.*?\*\/$/g
   .map((comment) => comment.replace(/^ *\* ?/gm, ""))
   .flatMap(codeOf);
 
-/** The package with deadlines for a loaded machine, and 50 ms before each call: what a block prints must not depend on speed. */
-const patientPackage = (clock: string) => `
-import { readFileSync, writeFileSync } from "node:fs";
-import * as real from "tokenbucket-redis";
-export * from "tokenbucket-redis";
-export class Server extends real.Server {
-  constructor(client: real.Client, options: real.ServerOptions = {}) {
-    super(client, { ...options, timeoutMs: 20_000 });
-  }
-  async ask(...call: unknown[]): Promise<unknown> {
-    const time = readFileSync(${JSON.stringify(clock)});
-    time.writeBigInt64BE(time.readBigInt64BE() + 50_000n);
-    writeFileSync(${JSON.stringify(clock)}, time, { flag: "r+" });
-    return (real.Server.prototype as unknown as Server).ask.call(this, ...call);
-  }
-}
-/** Waits until the app listens, and for its rate limit headers. */
-export async function asked(port: number): Promise<void> {
-  const answer = await fetch(\`http://127.0.0.1:\${port}\`).catch(() => undefined);
-  if (!answer) return new Promise((later) => setTimeout(later, 20)).then(() => asked(port));
-  if (![...answer.headers.keys()].some((name) => name.includes("ratelimit"))) throw new Error("it is not limited");
-}
-const patient = (client: real.Client | real.Server) => (client instanceof real.Server ? client : new Server(client));
-export class Limiter extends real.Limiter {
-  constructor(client: real.Client | real.Server, limit: real.Limit, options: real.LimiterOptions = {}) {
-    super(patient(client), limit, options);
-  }
-}
-`;
+/** Runs a program on that server. */
+const runPatiently = (program: string, { clock }: Server) =>
+  run(process.execPath, ["--import", join(PACKAGE, "test/patient.mjs"), program], {
+    env: { ...process.env, CLOCK: clock },
+    timeout: 30_000,
+  });
 
 test("the code of the README and of comments does what it says", async (t) => {
   const server = await serverFor(t);
@@ -76,13 +53,10 @@ test("the code of the README and of comments does what it says", async (t) => {
   for (const [at, code] of [...blocks, ...examples].entries()) {
     const here = code
       .replaceAll("redis://127.0.0.1:6379", code.includes("Cluster(") ? cluster.nodes[0]!.url : server.url)
-      .replaceAll("3000", port)
-      .replace('from "tokenbucket-redis"', 'from "./patient.js"')
-      .replace("{ storeClient,", "{ storeClient: new (await import('./patient.js')).Server(storeClient),");
-    const asks = code.includes("3000") ? `await (await import("./patient.js")).asked(${port});` : "";
+      .replaceAll("3000", port);
+    const asks = code.includes("3000") ? `await (globalThis as any).asked(${port});` : "";
     writeFileSync(join(FOLDER, `${at}.ts`), `${here}\n${asks}\nprocess.exit();\n`);
   }
-  writeFileSync(join(FOLDER, "patient.ts"), patientPackage(server.clock!));
   const compilerOptions = { rootDir: ".", outDir: "out" };
   writeFileSync(
     join(FOLDER, "tsconfig.json"),
@@ -94,7 +68,7 @@ test("the code of the README and of comments does what it says", async (t) => {
   assert.ok(examples.length >= 6);
   for (const [at, code] of [...blocks, ...examples].entries()) {
     await redis.flushall();
-    const { stdout, stderr } = await run(process.execPath, [join(FOLDER, "out", `${at}.js`)], { timeout: 30_000 });
+    const { stdout, stderr } = await runPatiently(join(FOLDER, "out", `${at}.js`), server);
     const said = [...code.matchAll(/^console\.log\(.*\); \/\/ (.*)$/gm)].map(([, text]) => text);
     assert.deepEqual(stdout.split("\n").filter(Boolean), said, `block ${at}\n${stderr}`);
   }
@@ -117,19 +91,17 @@ test("the app of docs/nestjs.md is compiled and runs by the command of that page
   for (const modules of [app, join(folder, "node_modules")]) mkdirSync(modules);
   symlinkSync(join(PACKAGE, "node_modules"), join(app, "node_modules"));
   symlinkSync(PACKAGE, join(folder, "node_modules/tokenbucket-redis"));
-  const { url } = await serverFor(t);
+  const server = await serverFor(t);
   const [code = ""] = codeOf(page);
   const asked = `
     for (let i = 0; i <= 10; i++) console.log((await fetch(await app.getUrl())).status);
     process.exit();`;
   writeFileSync(join(app, "package.json"), '{ "type": "module" }');
-  const here = code
-    .replace('new Redis("redis://127.0.0.1:6379")', `new Server(new Redis("${url}"), { timeoutMs: 20_000 })`)
-    .replace("3000", "0");
-  writeFileSync(join(app, "app.ts"), `import { Server } from "tokenbucket-redis";\n${here}${asked}`);
+  const here = code.replace("redis://127.0.0.1:6379", server.url).replace("3000", "0");
+  writeFileSync(join(app, "app.ts"), here + asked);
   const tsc = join(PACKAGE, "node_modules/.bin/tsc");
   await run(tsc, ["app.ts", ...options.split(" ")], { cwd: app }).catch(({ stdout }) => assert.fail(stdout));
-  const { stdout } = await run(process.execPath, ["app.js"], { cwd: app });
+  const { stdout } = await runPatiently(join(app, "app.js"), server);
   assert.equal(stdout, `${"200\n".repeat(10)}429\n`);
 });
 
