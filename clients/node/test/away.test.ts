@@ -2,8 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFile, execFileSync } from "node:child_process";
-import { once } from "node:events";
-import { createServer, type AddressInfo } from "node:net";
+import { createServer } from "node:net";
 import { test, type TestContext } from "node:test";
 import { inspect, promisify } from "node:util";
 
@@ -11,6 +10,7 @@ import type { Redis } from "ioredis";
 import { Limiter, type ServerOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
+import { portOf } from "./apps.js";
 import {
   clientFor,
   IOREDIS,
@@ -164,9 +164,7 @@ for (const [library, { Redis }] of Object.entries(IOREDIS)) {
           .match(/^[*]/gm)!
           .map(() => `${reply}\r\n`);
       const sentinel = createServer((socket) => socket.on("data", (data) => socket.write(toEach(data).join(""))));
-      await once(sentinel.listen(0, "127.0.0.1"), "listening");
-      t.after(() => sentinel.close());
-      const { port } = sentinel.address() as AddressInfo;
+      const port = await portOf(t, sentinel);
       const client = new Redis({ sentinels: [{ host: "127.0.0.1", port }], name: "tokens", lazyConnect: true });
       const buckets = patient(client.on("error", () => {}));
       await assert.rejects(new Limiter(buckets, LIMIT, { onError: "open" }).take("a"), said);

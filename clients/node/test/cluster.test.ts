@@ -1,8 +1,7 @@
 /** Clusters of three real nodes, by the cluster clients of ioredis, iovalkey and node-redis. */
 
 import assert from "node:assert/strict";
-import { once } from "node:events";
-import { connect, createServer, type AddressInfo } from "node:net";
+import { connect, createServer } from "node:net";
 import { pipeline } from "node:stream";
 import { test } from "node:test";
 
@@ -10,6 +9,7 @@ import { CrossSlot, JointLimiter, Limiter } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
+import { portOf } from "./apps.js";
 import { ask, clientFor, CLUSTER_LIBRARIES, clusterFor, sharedCluster, type Server, STILL, until } from "./servers.js";
 
 const LIMIT = { capacity: 10, rate: STILL };
@@ -38,10 +38,8 @@ for (const library of CLUSTER_LIBRARIES) {
       const relay = createServer((near) => {
         const far = connect(port, "127.0.0.1", () => ports.add(far.localPort!));
         pipeline(near, far, near, () => {});
-      }).listen(0, "127.0.0.1");
-      await once(relay, "listening");
-      t.after(() => relay.close());
-      at[`127.0.0.1:${port}`] = { host: "127.0.0.1", port: (relay.address() as AddressInfo).port };
+      });
+      at[`127.0.0.1:${port}`] = { host: "127.0.0.1", port: await portOf(t, relay) };
     }
     const { buckets } = await clientFor(t, withModule, { library, at });
     for (const name of names) await new Limiter(buckets, LIMIT, STRICT).take(`nat:${name}`);

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
-import { createServer, type AddressInfo } from "node:net";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { test } from "node:test";
@@ -12,6 +12,7 @@ import { promisify } from "node:util";
 
 import { Redis } from "ioredis";
 
+import { portOf } from "./apps.js";
 import { clusterFor, serverFor, type Server } from "./servers.js";
 
 const run = promisify(execFile);
@@ -45,7 +46,9 @@ const runPatiently = (program: string, { clock }: Server) =>
 test("the code of the README and of comments does what it says", async (t) => {
   const server = await serverFor(t);
   const cluster = await clusterFor(t);
-  const port = await freePort();
+  const free = createServer();
+  const port = String(await portOf(t, free));
+  await once(free.close(), "close");
   const redis = new Redis(server.url);
   t.after(() => redis.disconnect());
   rmSync(FOLDER, { recursive: true, force: true });
@@ -73,14 +76,6 @@ test("the code of the README and of comments does what it says", async (t) => {
     assert.deepEqual(stdout.split("\n").filter(Boolean), said, `block ${at}\n${stderr}`);
   }
 });
-
-async function freePort(): Promise<string> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  await once(server.close(), "close");
-  return String(port);
-}
 
 test("the app of docs/nestjs.md is compiled and runs by the command of that page", async (t) => {
   const page = readFileSync(join(DOCS, "nestjs.md"), "utf8");

@@ -5,10 +5,11 @@
  */
 
 import assert from "node:assert/strict";
+import type { Server } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import fastifyLimit, { type RateLimitPluginOptions } from "@fastify/rate-limit";
-import { serve } from "@hono/node-server";
+import { createAdaptorServer } from "@hono/node-server";
 import express from "express";
 import { rateLimit as expressLimit, type Options as ExpressOptions } from "express-rate-limit";
 import Fastify from "fastify";
@@ -20,7 +21,7 @@ import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { askAt, header, LIMITS, pass, serveExpress, type Asked } from "./apps.js";
+import { askAt, header, LIMITS, pass, portOf, serveExpress, type Asked } from "./apps.js";
 import { older, rowsAreCases, seen, type Step } from "./deviations.js";
 import { ownServerFor, patient, sharedRedis, until } from "./servers.js";
 
@@ -138,12 +139,8 @@ const byHono: Start = async (t, { limit = 3, windowMs = MINUTE, own = {}, limitO
   app.get("/status/:status", (c) => c.text("failed", Number(c.req.param("status")) as 404));
   app.get("/", (c) => c.text("passed"));
   app.onError((error, c) => c.text(`${error.name}: ${error.message}`, 500));
-  return new Promise((ready) => {
-    const listening = serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) =>
-      ready({ url: `http://127.0.0.1:${port}`, undone: () => Infinity }),
-    );
-    t.after(() => new Promise((closed) => listening.close(closed)));
-  });
+  const port = await portOf(t, createAdaptorServer(app) as Server);
+  return { url: `http://127.0.0.1:${port}`, undone: () => Infinity };
 };
 
 const byFastify: Start = async (t, { limit = 3, windowMs = MINUTE, own = {} }, ours) => {

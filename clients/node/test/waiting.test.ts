@@ -1,13 +1,14 @@
 /** Calls with `maxWaitMs`: they wait their turn in the server, and keep nobody else waiting. */
 
 import assert from "node:assert/strict";
-import { connect, createServer, type AddressInfo, type Socket } from "node:net";
+import { connect, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import { Redis } from "ioredis";
 import { Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
+import { portOf } from "./apps.js";
 import {
   ask,
   clientFor,
@@ -105,9 +106,7 @@ test("a hold that the server grants to lost connections is settled, though its c
     far.on("error", () => {}).on("data", (data) => near.write(data));
     t.after(() => far.destroy());
   });
-  await new Promise<void>((listening) => relay.listen(0, "127.0.0.1", listening));
-  t.after(() => relay.close());
-  const client = new Redis((relay.address() as AddressInfo).port);
+  const client = new Redis(await portOf(t, relay));
   t.after(() => client.disconnect());
   const limiter = new Limiter(patient(client), { capacity: 1, rate: 0 }, { onError: "throw" });
   const first = await limiter.hold("a", 1);
