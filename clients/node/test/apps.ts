@@ -6,6 +6,7 @@ import type { AddressInfo, Server } from "node:net";
 import type { TestContext } from "node:test";
 
 import type { ErrorRequestHandler, Express } from "express";
+import type { Policy } from "tokenbucket-redis";
 
 /** Serves it on a free port until the end of the test; errors are answered with their text. Returns its URL. */
 export async function serveExpress(t: TestContext, app: Express): Promise<string> {
@@ -39,6 +40,10 @@ export function askAt(url: string) {
   };
   return { get, passed };
 }
+
+/** An app by each policy: local, open, closed, throw. */
+export const byPolicy = <App>(start: (onError: Policy) => Promise<App>) =>
+  Promise.all((["local", "open", "closed", "throw"] as const).map(start));
 
 export const pass =
   (...requests: Parameters<Asked["passed"]>) =>

@@ -11,7 +11,7 @@ import { Limiter, type Limit } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress, type RateLimitOptions } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
-import { askAt, serveExpress } from "./apps.js";
+import { askAt, byPolicy, serveExpress } from "./apps.js";
 import { emptiedClientFor, ownServerFor, sharedServer, STILL } from "./servers.js";
 
 const server = await sharedServer();
@@ -74,10 +74,8 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     await get(url);
     server.advance(500);
     const denied = await get(url);
-    assert.deepEqual(
-      [denied.status, JSON.parse(denied.text)],
-      [429, { error: "rate limit exceeded", retryAfterMs: 1500 }],
-    );
+    assert.equal(denied.status, 429);
+    assert.deepEqual(JSON.parse(denied.text), { error: "rate limit exceeded", retryAfterMs: 1500 });
     assert.equal(denied.header("ratelimit"), '"default";r=0;t=4');
     assert.equal(denied.header("retry-after"), "2");
     server.advance(2000);
@@ -120,19 +118,14 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
   test(`${framework}: the server is away: each policy has a status; mistakes go to the error handler`, async (t) => {
     const { own, buckets, send } = await ownServerFor(t);
     await send("SET", "tb:k", "something else");
-    const urls = [];
-    for (const onError of ["local", "open", "closed", "throw"] as const) {
-      const limiter = new Limiter(buckets, { capacity: 1, rate: STILL }, { onError });
-      urls.push(await serve(t, limiter, { key: () => "k" }));
-    }
+    const limit = { capacity: 1, rate: STILL };
+    const urls = await byPolicy((onError) => serve(t, new Limiter(buckets, limit, { onError }), { key: () => "k" }));
     assert.match((await get(urls[0]!)).text, /^ServerError: WRONGTYPE/);
     await own.stop();
     const answers = [];
     for (const url of [urls[0]!, ...urls]) answers.push(await get(url));
-    assert.deepEqual(
-      answers.map(({ status }) => status),
-      [200, 429, 200, 503, 500],
-    );
+    const statuses = answers.map(({ status }) => status);
+    assert.deepEqual(statuses, [200, 429, 200, 503, 500]);
     const waits = answers.map(({ header }) => Number(header("retry-after")));
     assert.deepEqual(waits.toSpliced(1, 1), [0, 0, 1, 0]);
     assert.ok(waits[1]! > 300 && waits[1]! <= 360, `${waits[1]} seconds: this process's time passes meanwhile`);
