@@ -159,11 +159,8 @@ for (const [library, { Redis }] of Object.entries(IOREDIS)) {
       ["-NOAUTH Authentication required.", /ServerError: NOAUTH/],
       ["*-1", /ServerError: ERR no sentinel knows the master 'tokens'/],
     ] as const) {
-      const toEach = (commands: Buffer) =>
-        String(commands)
-          .match(/^[*]/gm)!
-          .map(() => `${reply}\r\n`);
-      const sentinel = createServer((socket) => socket.on("data", (data) => socket.write(toEach(data).join(""))));
+      const toEach = (commands: Buffer) => `${reply}\r\n`.repeat(String(commands).match(/^[*]/gm)!.length);
+      const sentinel = createServer((socket) => socket.on("data", (data) => socket.write(toEach(data))));
       const port = await portOf(t, sentinel);
       const client = new Redis({ sentinels: [{ host: "127.0.0.1", port }], name: "tokens", lazyConnect: true });
       const buckets = patient(client.on("error", () => {}));

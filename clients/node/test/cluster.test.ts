@@ -44,14 +44,10 @@ for (const library of CLUSTER_LIBRARIES) {
     const { buckets } = await clientFor(t, withModule, { library, at });
     for (const name of names) await new Limiter(buckets, LIMIT, STRICT).take(`nat:${name}`);
     for (const node of withModule.nodes) {
-      const clients = String(await ask(node, "CLIENT", "LIST"))
-        .split("\n")
-        .filter((line) => /cmd=tb.take/i.test(line));
-      const from = clients.map((line) => Number(/ addr=\S+:(\d+)/.exec(line)?.[1]));
-      assert.ok(
-        from.some((port) => ports.has(port)),
-        `${node.port}: ${clients.join("\n")}`,
-      );
+      const clients = String(await ask(node, "CLIENT", "LIST"));
+      const from = [...clients.matchAll(/ addr=\S+:(\d+) .* cmd=tb.take /gi)].map(([, port]) => Number(port));
+      const isRelayed = from.some((port) => ports.has(port));
+      assert.ok(isRelayed, `${node.port}: ${clients}`);
     }
   });
 }
@@ -112,15 +108,10 @@ for (const library of CLUSTER_LIBRARIES.filter((library) => !/\d/.test(library))
       }
       const storage = new TokenBucketStorage(storeClient, { prefix: own("throttler:") });
       for (const key of "abc") {
-        const records = [];
-        for (let i = 0; i < 2; i++) records.push(await storage.increment(key, 3_600_000, 1, 7_200_000, "default"));
-        assert.deepEqual(
-          records.map(({ isBlocked, timeToBlockExpire }) => [isBlocked, timeToBlockExpire]),
-          [
-            [false, 0],
-            [true, 7200],
-          ],
-        );
+        for (const blockedS of [0, 7200]) {
+          const record = await storage.increment(key, 3_600_000, 1, 7_200_000, "default");
+          assert.deepEqual([record.isBlocked, record.timeToBlockExpire], [blockedS > 0, blockedS]);
+        }
       }
     });
   }

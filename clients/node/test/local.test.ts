@@ -72,11 +72,8 @@ test("the headers of the draft, and Retry-After rounded up", () => {
     RateLimit: '"a\\"b";r=0;t=5',
   });
   const raised = new Decision({ allowed: true, remaining: 10, resetAfterMs: 500 });
-  assert.deepEqual(
-    raised.headers({ capacity: 9.5, rate: 1 }),
-    { RateLimit: '"default";r=10;t=1' },
-    "an override counts",
-  );
+  const overridden = raised.headers({ capacity: 9.5, rate: 1 });
+  assert.deepEqual(overridden, { RateLimit: '"default";r=10;t=1' });
   assert.equal(allowed.headers({ capacity: 5, rate: 0 })["RateLimit-Policy"], '"default";q=5', "a pool has no window");
   const never = new Decision({ allowed: false, retryAfterMs: -1 });
   assert.equal(never.headers(limit)["Retry-After"], undefined);
