@@ -6,7 +6,7 @@ import { once } from "node:events";
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { basename, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
@@ -24,10 +24,7 @@ const SOURCES = readdirSync(join(PACKAGE, "src"), { recursive: true, encoding: "
   .filter((name) => name.endsWith(".ts"))
   .map((name) => readFileSync(join(PACKAGE, "src", name), "utf8"));
 const PAGES = [README, ...readdirSync(DOCS).map((name) => readFileSync(join(DOCS, name), "utf8"))];
-const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<
-  string,
-  Record<string, string>
->;
+const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8"));
 
 const codeOf = (page: string) => [...page.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) => code);
 const blocks = PAGES.flatMap(codeOf);
@@ -61,10 +58,8 @@ test("the code of the README and of comments does what it says", async (t) => {
     writeFileSync(join(FOLDER, `${at}.ts`), `${here}\n${asks}\nprocess.exit();\n`);
   }
   const compilerOptions = { rootDir: ".", outDir: "out" };
-  writeFileSync(
-    join(FOLDER, "tsconfig.json"),
-    JSON.stringify({ extends: "../../test/tsconfig.json", compilerOptions, include: ["*.ts"] }),
-  );
+  const config = { extends: "../../test/tsconfig.json", compilerOptions, include: ["*.ts"] };
+  writeFileSync(join(FOLDER, "tsconfig.json"), JSON.stringify(config));
   await run(join(PACKAGE, "node_modules/.bin/tsc"), ["-p", FOLDER]).catch(({ stdout }) => assert.fail(stdout));
 
   assert.ok(blocks.length >= 8);
@@ -117,12 +112,9 @@ test("installed as the README says, it has the application's copies of other pac
   const app = mkdtempSync(join(tmpdir(), "app-"));
   t.after(() => rmSync(app, { recursive: true }));
   // From folders, in place of a registry.
-  const others = ["rate-limiter-flexible", ...Object.keys(MANIFEST.dependencies!)].map((name) =>
-    join(app, "from", name),
-  );
-  for (const folder of others) {
-    cpSync(join(PACKAGE, "node_modules", basename(folder)), folder, { recursive: true });
-  }
+  const names = ["rate-limiter-flexible", ...Object.keys(MANIFEST.dependencies)];
+  for (const name of names) cpSync(join(PACKAGE, "node_modules", name), join(app, "from", name), { recursive: true });
+  const others = names.map((name) => join(app, "from", name));
   const words = ["install", "--offline", ...options.split(" ").filter(Boolean), PACKAGE, ...others];
   await run("npm", [...words, "--prefix", app], { cwd: app });
   const { stdout } = await run(process.execPath, ["-e", MIXED], { cwd: app });
@@ -133,18 +125,18 @@ test("the versions in the README are those that were tested", () => {
   const rows = [...README.matchAll(/^\| (\S+)(?: \(.*\))? \| (\d+\.\d+\.\d+) \| ([\d., ]*)\|$/gm)];
   assert.ok(rows.length >= 9);
   for (const [, name = "", version, also = ""] of rows) {
-    assert.equal(MANIFEST.devDependencies?.[name], version, name);
+    assert.equal(MANIFEST.devDependencies[name], version, name);
     for (const older of also.match(/[\d.]+/g) ?? []) {
-      assert.equal(MANIFEST.devDependencies?.[`${name}-${older.split(".")[0]}`], `npm:${name}@${older}`);
+      assert.equal(MANIFEST.devDependencies[`${name}-${older.split(".")[0]}`], `npm:${name}@${older}`);
     }
   }
 });
 
 test("the oldest release that a peer range names is tested", () => {
-  for (const [name, range] of Object.entries(MANIFEST.peerDependencies ?? {})) {
+  for (const [name, range] of Object.entries<string>(MANIFEST.peerDependencies)) {
     const [, least = "", rest = ""] = /^>=(\d+)([\d.]*)$/.exec(range)!;
     const oldest = [...`${least}${rest}`.split("."), "0", "0"].slice(0, 3).join(".");
-    assert.equal(MANIFEST.devDependencies?.[`${name}-${least}`], `npm:${name}@${oldest}`);
+    assert.equal(MANIFEST.devDependencies[`${name}-${least}`], `npm:${name}@${oldest}`);
   }
 });
 

@@ -141,12 +141,13 @@ export async function serverFor(scope: Scope, options: ServerOptions = {}): Prom
 
 export const sharedServer = (options?: ServerOptions) => serverFor({ after }, options);
 
-/** A server, and a client of it for whatever a test asks past its limiters. */
-export async function sharedRedis(): Promise<{ server: Server; redis: ioredis.Redis }> {
+/** A server, a client of it for whatever a test asks past its limiters, and the step that lets its time pass. */
+export async function sharedRedis() {
   const server = await sharedServer();
   const redis = new ioredis.Redis(server.url).on("error", () => {});
   after(() => redis.disconnect());
-  return { server, redis };
+  const advance = (ms: number) => () => Promise.resolve(server.advance(ms));
+  return { server, redis, advance };
 }
 
 /** What the clients of all libraries have in common, as far as tests use it. */
@@ -266,13 +267,12 @@ export class Cluster {
     return this.nodes.map((node) => names.get(node)!);
   }
 
-  /** All slots of a node that has no keys. */
+  /** All slots, as they were dealt, of a node that has no keys. */
   async moveSlots(from: Server, to: Server): Promise<void> {
-    const [id, port] = [String(await ask(to, "CLUSTER", "MYID")), from.port];
+    const id = String(await ask(to, "CLUSTER", "MYID"));
     const ranges = (await ask(from, "CLUSTER", "SLOTS")) as [number, number, [string, number]][];
-    const slots = ranges.flatMap(([first, last, [, owner]]) =>
-      owner === port ? Array.from({ length: last - first + 1 }, (_, at) => first + at) : [],
-    );
+    const [first, last] = ranges.find(([, , [, port]]) => port === from.port)!;
+    const slots = Array.from({ length: last - first + 1 }, (_, at) => first + at);
     for (const node of [to, ...this.nodes.filter((node) => node !== to)]) {
       const client = new ioredis.Redis(node.url);
       await client.pipeline(slots.map((slot) => ["cluster", "setslot", slot, "node", id])).exec();

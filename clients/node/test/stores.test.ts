@@ -25,7 +25,7 @@ import { askAt, byPolicy, header, LIMITS, pass, portOf, serveExpress, type Asked
 import { ofEach, older, rowsAreCases, rowsOf, seen, type Case as CaseOf, type Step } from "./deviations.js";
 import { ownServerFor, patient, sharedRedis, until } from "./servers.js";
 
-const { server, redis } = await sharedRedis();
+const { server, redis, advance } = await sharedRedis();
 
 const MINUTE = 60_000;
 const ADA = { "x-user": "ada" };
@@ -152,10 +152,6 @@ const limits: Step<App> = async ({ get }) => {
   const { status, header } = await get();
   return [status, ...["limit", "remaining", "reset"].map((name) => header(`ratelimit-${name}`)), header("retry-after")];
 };
-const advance =
-  (ms: number): Step<App> =>
-  async () =>
-    server.advance(ms);
 const text =
   (path: string): Step<App> =>
   async ({ get }) =>
