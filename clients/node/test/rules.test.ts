@@ -1,16 +1,17 @@
-/** The rules and constants that all packages share are those of this package. */
+/** The rules, constants and calendar rates that all packages share are those of this package. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { Server } from "tokenbucket-redis";
+import { BadArgument, Limiter, Server } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import constants from "../dist/values/constants.js";
 import { faultOf } from "../dist/values/errors.js";
 
-const RULES = JSON.parse(readFileSync(new URL("../../conformance/rules.json", import.meta.url), "utf8"));
+const read = (name: string) => readFileSync(new URL(`../../conformance/${name}`, import.meta.url), "utf8");
+const RULES = JSON.parse(read("rules.json"));
 
 test("an amount is read as the module reads it", async () => {
   for (const [cost, micros] of Object.entries<number | null>(RULES.costs)) {
@@ -48,3 +49,21 @@ test("the bounds and the constants are those of all", () => {
   const { timeoutMs, retryEveryMs } = new Server(new FakeServer()) as unknown as Record<string, number>;
   assert.deepEqual([timeoutMs, retryEveryMs], [own.TIMEOUT_MS, own.RETRY_EVERY_MS]);
 });
+
+const LINES = read("rates.txt")
+  .split("\n")
+  .filter((line) => line !== "" && !line.startsWith("#"));
+
+for (const line of LINES) {
+  const [rate = "", since, until] = line.split(" ");
+
+  test(`rate ${line}`, async () => {
+    const limit = { capacity: 10, rate };
+    if (since === undefined || until === undefined) {
+      assert.throws(() => new Limiter(new FakeServer(), limit), BadArgument);
+      return;
+    }
+    const { resetAfterMs } = await new Limiter(new FakeServer(new Date(since)), limit).take("a", 10);
+    assert.equal(resetAfterMs, Date.parse(until) - Date.parse(since));
+  });
+}
