@@ -20,7 +20,7 @@ async function setUp(t: TestContext) {
   const limiter = new Limiter(buckets, LIMIT);
   const left = async () => (await limiter.peek("a", 0)).remaining;
   const held = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][]).length;
-  return { buckets, send, limiter, left, held };
+  return { send, limiter, left, held };
 }
 
 test("work that fails settles what it used so far, which may be more than it held, or the whole hold", async (t) => {

@@ -219,7 +219,7 @@ export async function clientFor(t: TestContext, server: Server | Cluster, option
   t.after(() => (client.destroy ? client.destroy() : client.disconnect()?.catch(() => {})));
   /** Any command, past the limiters. */
   const send = (...words: string[]) => (client.call ? client.call(...words) : client.sendCommand!(words));
-  return { client: client as Client, buckets: patient(client, rest), send };
+  return { buckets: patient(client, rest), send };
 }
 
 /** The same, and the server has no keys. */

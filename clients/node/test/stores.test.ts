@@ -44,13 +44,8 @@ interface App extends Asked {
   undone(times: number): Promise<void>;
 }
 
-interface Case extends CaseOf<App> {
-  options?: Options;
-}
-
-interface Ours extends StoreOptions {
-  client?: ConstructorParameters<typeof ExpressStore>[0];
-}
+type Case = CaseOf<App> & { options?: Options };
+type Ours = StoreOptions & { client?: ConstructorParameters<typeof ExpressStore>[0] };
 
 /** Starts an app that says "passed" at "/", and fails with the status that is in the path. */
 type Start = (t: TestContext, options: Options, ours?: Ours) => Promise<App>;
@@ -286,12 +281,7 @@ const OF_FASTIFY: Record<string, Case> = {
   }),
 };
 
-interface Library {
-  start: Start;
-  cases: Record<string, Case>;
-}
-
-const ALL: Record<string, Library> = {
+const ALL: Record<string, { start: Start; cases: Record<string, Case> }> = {
   "express-rate-limit": { start: byExpress, cases: { ...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN } },
   "@fastify/rate-limit": { start: byFastify, cases: { ...OF_ALL, ...OF_FASTIFY } },
   "hono-rate-limiter": { start: byHono, cases: { ...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN } },

@@ -36,9 +36,7 @@ async function waiting(at: Server): Promise<number> {
   return Number(/tokenbucket_waiting:(\d+)/.exec(String(await ask(at, "INFO", "everything")))?.[1]);
 }
 
-async function untilWaiting(count: number, at = server): Promise<void> {
-  await until(async () => (await waiting(at)) === count);
-}
+const untilWaiting = (count: number, at = server) => until(async () => (await waiting(at)) === count);
 
 for (const library of Object.keys(LIBRARIES).filter((library) => /\d|pool|iovalkey/.test(library))) {
   test(`${library}: a take waits until somebody gives back, or its caller leaves; others go on`, async (t) => {
