@@ -23,13 +23,10 @@ const EITHER = [
 
 async function setUp(t: TestContext) {
   const { buckets, send } = await emptiedClientFor(t, server);
-  /** Which limits have holds. */
+  /** The holds of all limits. */
   const held = async () => {
-    const holds = Object.keys(LIMITS).map(async (which) => {
-      const list = (await send("TB.HOLDS", `tb:{x}:${which}`)) as unknown[];
-      return list.length > 0 ? which : "";
-    });
-    return (await Promise.all(holds)).filter(Boolean);
+    const holds = Object.keys(LIMITS).map((which) => send("TB.HOLDS", `tb:{x}:${which}`));
+    return (await Promise.all(holds)).flat();
   };
   return { buckets, held };
 }
@@ -71,25 +68,23 @@ test("without a server the policy decides", async (t) => {
   }
 });
 
-test("a hold that the server has elsewhere is ended there", async () => {
+test("a hold that the server has elsewhere is ended there", async (t) => {
   // The server executes the call and grants the second; the reply is lost, and this process decides for the first.
   const fake = new FakeServer();
   const other = new JointLimiter(fake, LIMITS);
   const blocking = await other.holdAny("x", EITHER);
   const limiter = new JointLimiter(patient(fake, { timeoutMs: 50, retryEveryMs: 20 }), LIMITS);
   const send = fake.send.bind(fake);
-  let isLosing = true;
-  fake.send = async (words) => {
-    const reply = await send(words);
-    if (isLosing) throw new Error("the connection has ended");
-    return reply;
-  };
+  const losing = t.mock.method(fake, "send", async (words: readonly string[]) => {
+    await send(words);
+    throw new Error("the connection has ended");
+  });
   const hold = await limiter.holdAny("x", EITHER, { ttlMs: 60_000 });
   assert.deepEqual([hold.decision.granted, hold.decision.degraded], [1, true]);
   const slotsAreFree = async (which: string) =>
     ((await send(["TB.PEEK", `tb:{x}:${which}`, "1", "0", "1"])) as number[])[0];
   assert.equal(await slotsAreFree("b:slots"), 0, "the hold of nobody");
-  isLosing = false;
+  losing.mock.restore();
   await until(async () => (await slotsAreFree("b:slots")) === 1);
   assert.equal(await slotsAreFree("a:slots"), 0);
   await blocking.settle(0);
@@ -114,7 +109,7 @@ test("a hold whose reply is lost ends if the call is sent again, and is denied o
   }
 });
 
-test("a hold that arrives after its settlement is ended", async () => {
+test("a hold that arrives after its settlement is ended", async (t) => {
   const [fake, others] = [new FakeServer(), new FakeServer()];
   const send = (others.send = fake.send.bind(fake));
   const [limiter, other] = [fake, others].map((one) => new JointLimiter(patient(one), LIMITS));
@@ -124,15 +119,12 @@ test("a hold that arrives after its settlement is ended", async () => {
     return limiter!.holdAny("x", EITHER).finally(() => first.settle());
   };
   for (const hold of [() => limiter!.hold("x", EITHER[0]!), holdTheOther]) {
-    const sent: (readonly string[])[] = [];
-    fake.send = async (words) => {
-      if (sent.push(words) === 1) throw new Error("the connection has ended");
-      return send(words);
-    };
+    const { mock } = t.mock.method(fake, "send", send);
+    mock.mockImplementationOnce(() => Promise.reject(new Error("the connection has ended")));
     const repeated = await hold();
     assert.deepEqual([repeated.allowed, repeated.decision.degraded], [true, false]);
     await repeated.settle(0);
-    await send(sent[0]!);
+    await send(mock.calls[0]!.arguments[0]);
     assert.equal(await slotsAreFree(), 0, "the hold of nobody");
     await until(async () => (await slotsAreFree()) === 1);
   }

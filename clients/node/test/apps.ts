@@ -1,54 +1,54 @@
 /** Applications that tests send requests to. */
 
-import type { AddressInfo } from "node:net";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo, Server } from "node:net";
 import type { TestContext } from "node:test";
 
 import type { ErrorRequestHandler, Express } from "express";
+import type { Policy } from "tokenbucket-redis";
 
 /** Serves it on a free port until the end of the test; errors are answered with their text. Returns its URL. */
 export async function serveExpress(t: TestContext, app: Express): Promise<string> {
   app.use(((error: Error, _request, response, _next) => {
     response.status(500).send(`${error.name}: ${error.message}`);
   }) satisfies ErrorRequestHandler);
-  const listening = app.listen(0, "127.0.0.1");
-  await new Promise((ready) => listening.once("listening", ready));
-  t.after(() => new Promise((closed) => listening.close(closed)));
-  return `http://127.0.0.1:${(listening.address() as AddressInfo).port}`;
+  return `http://127.0.0.1:${await portOf(t, createServer(app))}`;
 }
 
-export interface Answer {
-  status: number;
-  text: string;
-  header(name: string): string | null;
+/** Makes it listen until the end of the test. Returns the free port that it has. */
+export async function portOf(t: TestContext, server: Server): Promise<number> {
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  t.after(() => void server.close());
+  return (server.address() as AddressInfo).port;
 }
 
 /** Requests to an app. */
-export interface Asked {
-  get(path?: string, headers?: Record<string, string>): Promise<Answer>;
-  /** How many of so many requests, one after the other, pass. */
-  passed(times: number, path?: string, headers?: Record<string, string>): Promise<number>;
-}
+export type Asked = ReturnType<typeof askAt>;
 
-export function askAt(url: string): Asked {
+export function askAt(url: string) {
   const get = async (path = "/", headers: Record<string, string> = {}) => {
     const response = await fetch(url + path, { headers });
     const text = await response.text();
     return { status: response.status, text, header: (name: string) => response.headers.get(name) };
   };
-  return {
-    get,
-    async passed(times, path, headers) {
-      let passed = 0;
-      for (let i = 0; i < times; i++) if ((await get(path, headers)).status === 200) passed++;
-      return passed;
-    },
+  /** How many of so many requests, one after the other, pass. */
+  const passed = async (times: number, ...request: Parameters<typeof get>) => {
+    let passed = 0;
+    for (let i = 0; i < times; i++) if ((await get(...request)).status === 200) passed++;
+    return passed;
   };
+  return { get, passed };
 }
 
+/** An app by each policy: local, open, closed, throw. */
+export const byPolicy = <App>(start: (onError: Policy) => Promise<App>) =>
+  Promise.all((["local", "open", "closed", "throw"] as const).map(start));
+
 export const pass =
-  (times: number, path?: string, headers?: Record<string, string>) =>
+  (...requests: Parameters<Asked["passed"]>) =>
   ({ passed }: Asked) =>
-    passed(times, path, headers);
+    passed(...requests);
 
 /** A header of the answer to one more request. */
 export const header =

@@ -2,41 +2,42 @@
 
 import assert from "node:assert/strict";
 import { execFile, execFileSync } from "node:child_process";
-import { once } from "node:events";
-import { createServer, type AddressInfo } from "node:net";
+import { createServer } from "node:net";
 import { test, type TestContext } from "node:test";
 import { inspect, promisify } from "node:util";
 
-import { Limiter, type Client, type ServerOptions } from "tokenbucket-redis";
+import type { Redis } from "ioredis";
+import { Limiter, type ServerOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
+import { portOf } from "./apps.js";
 import {
   clientFor,
   IOREDIS,
   LIBRARIES,
   NODE_REDIS,
+  ownServerFor,
   patient,
   serverFor,
   sharedServer,
   STILL,
   until,
-  type Server,
 } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
 
-async function serverAndLog(t: TestContext, server: Server, options: ServerOptions = {}, library = "ioredis") {
-  const { client, send } = await clientFor(t, server, library);
+async function serverAndLog(t: TestContext, options: ServerOptions & { library?: string }) {
+  const server = await serverFor(t);
   const lines: string[] = [];
-  const buckets = patient(client, { timeoutMs: 1000, retryEveryMs: 50, log: (line) => lines.push(line), ...options });
+  const log = (line: string) => lines.push(line);
+  const { buckets } = await clientFor(t, server, { timeoutMs: 1000, retryEveryMs: 50, log, ...options });
   assert.equal((await new Limiter(buckets, LIMIT).take("a")).remaining, 2);
-  return { buckets, lines, send };
+  return { server, buckets, lines };
 }
 
 for (const library of Object.keys(LIBRARIES)) {
   test(`${library}: an outage logs two lines, and what it decided is not sent afterwards`, async (t) => {
-    const server = await serverFor(t);
-    const { buckets, lines } = await serverAndLog(t, server, {}, library);
+    const { server, buckets, lines } = await serverAndLog(t, { library });
     const limiter = new Limiter(buckets, LIMIT, { onError: "open" });
     await server.stop();
     assert.equal((await limiter.takeUpTo("a", 7)).granted, 7);
@@ -53,8 +54,7 @@ for (const library of Object.keys(LIBRARIES)) {
 const wrongs = await sharedServer();
 
 test("each outage of a server that hangs costs one call the deadline, and logs two lines", async (t) => {
-  const server = await serverFor(t);
-  const { buckets, lines } = await serverAndLog(t, server, { timeoutMs: 200 });
+  const { server, buckets, lines } = await serverAndLog(t, { timeoutMs: 200 });
   const limiter = new Limiter(buckets, LIMIT, { onError: "open" });
   for (const told of [2, 4, 6]) {
     server.signal("SIGSTOP");
@@ -92,7 +92,6 @@ test("names that rotate do not make a spent bucket of this process full", async 
 });
 
 test("hooks that throw change no decision", async (t) => {
-  const server = await serverFor(t);
   const thrower = (): never => {
     throw new Error("of the application");
   };
@@ -100,20 +99,19 @@ test("hooks that throw change no decision", async (t) => {
   const listener = ({ message }: Error) => void warnings.push(message);
   process.on("warning", listener);
   t.after(() => process.off("warning", listener));
-  const { client } = await clientFor(t, server);
-  const onDecision = async () => thrower();
-  const limiter = new Limiter(patient(client, { log: thrower, retryEveryMs: 50 }), LIMIT, { onDecision });
+  const { own, buckets } = await ownServerFor(t, {}, { log: thrower, retryEveryMs: 50 });
+  const limiter = new Limiter(buckets, LIMIT, { onDecision: async () => thrower() });
   assert.equal((await limiter.take("a")).remaining, 2);
-  await server.stop();
+  await own.stop();
   assert.equal((await limiter.take("a")).degraded, true);
-  await server.start();
+  await own.start();
   await until(async () => !(await limiter.peek("a")).degraded);
   await until(() => warnings.filter((text) => /hook.*of the application/.test(text)).length >= 3);
 });
 
 test("a call that must happen once notices that the server has closed its idle connection", async (t) => {
-  const { client } = await clientFor(t, wrongs);
-  const limiter = new Limiter(patient(client, { timeoutMs: 500 }), LIMIT);
+  const { buckets } = await clientFor(t, wrongs, { timeoutMs: 500 });
+  const limiter = new Limiter(buckets, LIMIT);
   await until(async () => !(await limiter.peek("once")).degraded);
   await new Promise((passed) => setTimeout(passed, 1000)); // until nothing is listened to
   // Keeps the event loop from noticing.
@@ -135,18 +133,12 @@ for (const [library, { createClient }] of Object.entries(NODE_REDIS)) {
 }
 
 const locked = await sharedServer({ args: ["--requirepass", "secret"] });
-const UNCONNECTED: Record<string, (url: string, tls?: object) => Client> = {};
-for (const [library, { Redis }] of Object.entries(IOREDIS)) {
-  UNCONNECTED[library] = (url, tls) => new Redis(url, { lazyConnect: true, ...(tls && { tls }) }).on("error", () => {});
-}
-for (const [library, of] of Object.entries(NODE_REDIS)) {
-  UNCONNECTED[library] = (url, tls) => of.createClient({ url, socket: { ...tls } }).on("error", () => {}) as Client;
-}
 
-for (const [library, clientTo] of Object.entries(UNCONNECTED)) {
+for (const [library, { single }] of Object.entries(LIBRARIES).filter(([library]) => !library.includes("pool"))) {
   test(`${library}: what is wrong in how to connect is thrown, whatever onError says`, async () => {
     const take = async (url: string, tls?: object) => {
-      const buckets = patient(clientTo(url.replace("PORT", String(locked.port)), tls));
+      const client = single(url.replace("PORT", String(locked.port)), tls) as Redis;
+      const buckets = patient(client.on("error", () => {}));
       return new Limiter(buckets, LIMIT, { onError: "open" }).take(library).finally(() => buckets.close());
     };
     assert.equal((await take("redis://:secret@127.0.0.1:PORT/1")).remaining, 2);
@@ -167,14 +159,9 @@ for (const [library, { Redis }] of Object.entries(IOREDIS)) {
       ["-NOAUTH Authentication required.", /ServerError: NOAUTH/],
       ["*-1", /ServerError: ERR no sentinel knows the master 'tokens'/],
     ] as const) {
-      const toEach = (commands: Buffer) =>
-        String(commands)
-          .match(/^[*]/gm)!
-          .map(() => `${reply}\r\n`);
-      const sentinel = createServer((socket) => socket.on("data", (data) => socket.write(toEach(data).join(""))));
-      await once(sentinel.listen(0, "127.0.0.1"), "listening");
-      t.after(() => sentinel.close());
-      const { port } = sentinel.address() as AddressInfo;
+      const toEach = (commands: Buffer) => `${reply}\r\n`.repeat(String(commands).match(/^[*]/gm)!.length);
+      const sentinel = createServer((socket) => socket.on("data", (data) => socket.write(toEach(data))));
+      const port = await portOf(t, sentinel);
       const client = new Redis({ sentinels: [{ host: "127.0.0.1", port }], name: "tokens", lazyConnect: true });
       const buckets = patient(client.on("error", () => {}));
       await assert.rejects(new Limiter(buckets, LIMIT, { onError: "open" }).take("a"), said);

@@ -15,6 +15,22 @@ export async function seen<Subject>(subject: Subject, steps: Step<Subject>[]): P
   return all.filter((one) => one !== undefined);
 }
 
+/** What a library promises, as steps in an app. */
+export interface Case<Subject> {
+  steps: Step<Subject>[];
+  /** What both do, or the original alone. */
+  expected: unknown[];
+  /** What a bucket does instead, and the row of the page that says why. */
+  bucket?: { expected: unknown[]; row: string };
+}
+
+/** The cases of each value, by their names. */
+export const ofEach = <Value, One>(values: readonly Value[], casesOf: (value: Value) => Record<string, One>) =>
+  Object.assign({}, ...values.map(casesOf)) as Record<string, One>;
+
+export const rowsOf = (cases: Record<string, Case<never>>) =>
+  Object.values(cases).flatMap(({ bucket }) => bucket?.row ?? []);
+
 /** Each row is in a case, and each case in a row. */
 export function rowsAreCases(page: string, cases: Iterable<string>): void {
   const text = readFileSync(new URL(`../docs/${page}`, import.meta.url), "utf8");

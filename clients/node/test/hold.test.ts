@@ -8,7 +8,8 @@ import { runInNewContext } from "node:vm";
 import { type Denied, JointLimiter, Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { clientFor, emptiedClientFor, patient, serverFor, sharedServer, STILL, until } from "./servers.js";
+import { Unsettled } from "../dist/transport/unsettled.js";
+import { emptiedClientFor, ownServerFor, patient, sharedServer, STILL, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT = { capacity: 100, rate: STILL };
@@ -19,7 +20,7 @@ async function setUp(t: TestContext) {
   const limiter = new Limiter(buckets, LIMIT);
   const left = async () => (await limiter.peek("a", 0)).remaining;
   const held = async () => ((await send("TB.HOLDS", "tb:a")) as [string, string, number][]).length;
-  return { buckets, send, limiter, left, held };
+  return { send, limiter, left, held };
 }
 
 test("work that fails settles what it used so far, which may be more than it held, or the whole hold", async (t) => {
@@ -84,31 +85,22 @@ test("a hold whose renewals are refused is lost when its time is over", async (t
   await assert.rejects(hold.settle(), /WRONGTYPE/);
 });
 
-test("a late settlement ends a remembered denial", async () => {
+test("a late settlement ends a remembered denial", async (t) => {
   const fake = new FakeServer();
   const limiter = new Limiter(patient(fake, { retryEveryMs: 20 }), LIMIT, { rememberDenials: 10 });
   const hold = await limiter.hold("a", 100);
   const send = fake.send.bind(fake);
-  let isLosing = true;
-  fake.send = async (words) => {
-    if (isLosing && words[0] === "TB.MSETTLE") throw new Error("the connection has ended");
+  const losing = t.mock.method(fake, "send", async (words: readonly string[]) => {
+    if (words[0] === "TB.MSETTLE") throw new Error("the connection has ended");
     return send(words);
-  };
+  });
   assert.equal((await hold.settle(0)).lost, true);
   assert.equal((await limiter.take("a")).allowed, false);
-  isLosing = false;
+  losing.mock.restore();
   await until(async () => (await limiter.take("a")).allowed);
 });
 
 test("a hold in doubt is settled until its ttl is over, and forgotten when others take its place", async () => {
-  const { Unsettled } = (await import(new URL("../dist/transport/unsettled.js", import.meta.url).href)) as {
-    Unsettled: new (
-      ask: (words: string[]) => Promise<unknown>,
-      retryEveryMs: number,
-    ) => {
-      settle(words: string[], ttlMs: number, inMs: number, sentMs: number, onSettled: () => void): Promise<void>;
-    };
-  };
   const unsettled = new Unsettled(async () => [], 50);
   let settled = 0;
   const began = performance.now();
@@ -138,10 +130,8 @@ test("a hold of nothing in one of its limits is not lost", async () => {
 });
 
 test("renewals that fail during an outage log no lines of their own", async (t) => {
-  const own = await serverFor(t);
-  const { client } = await clientFor(t, own);
   const lines: string[] = [];
-  const buckets = patient(client, { log: (line) => lines.push(line) });
+  const { own, buckets } = await ownServerFor(t, {}, { log: (line) => lines.push(line) });
   const hold = await new Limiter(buckets, SLOT, { onError: "throw" }).hold("a", 1, { ttlMs: 30 });
   await own.stop();
   await until(() => buckets.degradedCount >= 5);

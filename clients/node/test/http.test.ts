@@ -11,15 +11,15 @@ import { Limiter, type Limit } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress, type RateLimitOptions } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
-import { askAt, serveExpress } from "./apps.js";
-import { clientFor, emptiedClientFor, serverFor, sharedServer, STILL } from "./servers.js";
+import { askAt, byPolicy, serveExpress, type Asked } from "./apps.js";
+import { emptiedClientFor, ownServerFor, sharedServer, STILL } from "./servers.js";
 
 const server = await sharedServer();
 
 type Options = RateLimitOptions<Request | FastifyRequest>;
 
 /** An app that limits "/"; errors are answered with their text. */
-type Serve = (t: TestContext, limiter: Limiter, ...options: Options[]) => Promise<string>;
+type Serve = (t: TestContext, limiter: Limiter, ...options: Options[]) => Promise<Asked>;
 
 function byExpress(make: typeof express): Serve {
   return async (t, limiter, ...options) => {
@@ -28,7 +28,7 @@ function byExpress(make: typeof express): Serve {
     app.get("/", (_request, response) => {
       response.send("passed");
     });
-    return `${await serveExpress(t, app)}/`;
+    return askAt(await serveExpress(t, app));
   };
 }
 
@@ -39,7 +39,7 @@ function byFastify(make: typeof Fastify): Serve {
     app.get("/", async () => "passed");
     app.setErrorHandler((error: Error, _request, reply) => reply.code(500).send(`${error.name}: ${error.message}`));
     t.after(() => app.close());
-    return app.listen({ port: 0, host: "127.0.0.1" });
+    return askAt(await app.listen({ port: 0, host: "127.0.0.1" }));
   };
 }
 
@@ -61,38 +61,34 @@ async function limiterFor(t: TestContext, limit: Limit): Promise<Limiter> {
   return new Limiter(buckets, limit);
 }
 
-const get = (url: string, headers: Record<string, string> = {}) => askAt(url).get("", headers);
-
 for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
   test(`${framework}: a burst passes, the next is 429, and passes after Retry-After`, async (t) => {
-    const url = await serve(t, await limiterFor(t, { capacity: 2, rate: "1/2s" }));
-    const first = await get(url);
+    const { get } = await serve(t, await limiterFor(t, { capacity: 2, rate: "1/2s" }));
+    const first = await get();
     assert.deepEqual([first.status, first.text], [200, "passed"]);
     assert.equal(first.header("ratelimit-policy"), '"default";q=2;w=4');
     assert.equal(first.header("ratelimit"), '"default";r=1;t=2');
     assert.equal(first.header("retry-after"), null);
-    await get(url);
+    await get();
     server.advance(500);
-    const denied = await get(url);
-    assert.deepEqual(
-      [denied.status, JSON.parse(denied.text)],
-      [429, { error: "rate limit exceeded", retryAfterMs: 1500 }],
-    );
+    const denied = await get();
+    assert.equal(denied.status, 429);
+    assert.deepEqual(JSON.parse(denied.text), { error: "rate limit exceeded", retryAfterMs: 1500 });
     assert.equal(denied.header("ratelimit"), '"default";r=0;t=4');
     assert.equal(denied.header("retry-after"), "2");
     server.advance(2000);
-    assert.equal((await get(url)).status, 200);
+    assert.equal((await get()).status, 200);
   });
 
   test(`${framework}: keys, costs and limits are functions of the request`, async (t) => {
     const limiter = await limiterFor(t, { capacity: 5, rate: STILL });
-    const url = await serve(t, limiter, {
+    const { get } = await serve(t, limiter, {
       key: ({ headers }) => String(headers["x-user"]),
       cost: ({ headers }) => Number(headers["x-cost"] ?? 1),
       limit: ({ headers }) => LIMITS[String(headers["x-user"])],
       name: "per-user",
     });
-    const ask = async (user: string, cost: unknown) => get(url, { "x-user": user, "x-cost": String(cost) });
+    const ask = async (user: string, cost: unknown) => get("/", { "x-user": user, "x-cost": String(cost) });
     for (const cost of ["nonsense", "-1", "Infinity"]) {
       const { status, text } = await ask("a", cost);
       assert.equal(status, 400);
@@ -110,30 +106,29 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
 
   test(`${framework}: two limiters on one route both say what they have left`, async (t) => {
     const limiter = await limiterFor(t, { capacity: 5, rate: STILL });
-    const url = await serve(t, limiter, { key: () => "a", name: "user" }, { key: () => "b", name: "route", cost: 2 });
-    const { status, header } = await get(url);
+    const { get } = await serve(
+      t,
+      limiter,
+      { key: () => "a", name: "user" },
+      { key: () => "b", name: "route", cost: 2 },
+    );
+    const { status, header } = await get();
     assert.equal(status, 200);
     assert.equal(header("ratelimit"), '"user";r=4;t=360, "route";r=3;t=720');
     assert.equal(header("ratelimit-policy"), '"user";q=5;w=1800, "route";q=5;w=1800');
   });
 
   test(`${framework}: the server is away: each policy has a status; mistakes go to the error handler`, async (t) => {
-    const own = await serverFor(t);
-    const { buckets, send } = await clientFor(t, own);
+    const { own, buckets, send } = await ownServerFor(t);
     await send("SET", "tb:k", "something else");
-    const urls = [];
-    for (const onError of ["local", "open", "closed", "throw"] as const) {
-      const limiter = new Limiter(buckets, { capacity: 1, rate: STILL }, { onError });
-      urls.push(await serve(t, limiter, { key: () => "k" }));
-    }
-    assert.match((await get(urls[0]!)).text, /^ServerError: WRONGTYPE/);
+    const limit = { capacity: 1, rate: STILL };
+    const apps = await byPolicy((onError) => serve(t, new Limiter(buckets, limit, { onError }), { key: () => "k" }));
+    assert.match((await apps[0]!.get()).text, /^ServerError: WRONGTYPE/);
     await own.stop();
     const answers = [];
-    for (const url of [urls[0]!, ...urls]) answers.push(await get(url));
-    assert.deepEqual(
-      answers.map(({ status }) => status),
-      [200, 429, 200, 503, 500],
-    );
+    for (const { get } of [apps[0]!, ...apps]) answers.push(await get());
+    const statuses = answers.map(({ status }) => status);
+    assert.deepEqual(statuses, [200, 429, 200, 503, 500]);
     const waits = answers.map(({ header }) => Number(header("retry-after")));
     assert.deepEqual(waits.toSpliced(1, 1), [0, 0, 1, 0]);
     assert.ok(waits[1]! > 300 && waits[1]! <= 360, `${waits[1]} seconds: this process's time passes meanwhile`);

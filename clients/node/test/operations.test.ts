@@ -14,7 +14,7 @@ import {
 } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { clientFor, emptiedClientFor, patient, serverFor, sharedServer, until } from "./servers.js";
+import { emptiedClientFor, ownServerFor, sharedServer, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT: Limit = { capacity: 10, rate: "5/s" };
@@ -66,9 +66,8 @@ test("a name that is a number is one as its text", async () => {
 });
 
 test("a wait that this process has booked gives nothing back to the server", async (t) => {
-  const own = await serverFor(t);
-  const { client } = await clientFor(t, own);
-  const limiter = new Limiter(patient(client, { timeoutMs: 500, retryEveryMs: 50 }), { capacity: 1, rate: "10/h" });
+  const { own, buckets } = await ownServerFor(t, {}, { timeoutMs: 500, retryEveryMs: 50 });
+  const limiter = new Limiter(buckets, { capacity: 1, rate: "10/h" });
   await limiter.take("a");
   own.signal("SIGSTOP");
   await limiter.take("a");
@@ -94,8 +93,8 @@ test("editors show of a server, a hold and a decision what a program uses", () =
 });
 
 test("the caller's mistakes are thrown by the script, too", async (t) => {
-  const { client, send } = await clientFor(t, await serverFor(t, { module: false }));
-  const limiter = new Limiter(patient(client, { by: "script" }), { capacity: 1e10, rate: "1000/s" });
+  const { buckets, send } = await ownServerFor(t, { module: false }, { by: "script" });
+  const limiter = new Limiter(buckets, { capacity: 1e10, rate: "1000/s" });
   await assert.rejects(limiter.take("a"), /ERR capacity/);
   await send("LPUSH", "tb:list:script", "1");
   await assert.rejects(limiter.take("list", 1, { limit: LIMIT }), /WRONGTYPE/);

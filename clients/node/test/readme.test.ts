@@ -4,15 +4,16 @@ import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
-import { createServer, type AddressInfo } from "node:net";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { basename, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
 import { Redis } from "ioredis";
 
-import { clusterFor, serverFor } from "./servers.js";
+import { portOf } from "./apps.js";
+import { clusterFor, serverFor, type Server } from "./servers.js";
 
 const run = promisify(execFile);
 const PACKAGE = resolve(import.meta.dirname, "..");
@@ -23,10 +24,7 @@ const SOURCES = readdirSync(join(PACKAGE, "src"), { recursive: true, encoding: "
   .filter((name) => name.endsWith(".ts"))
   .map((name) => readFileSync(join(PACKAGE, "src", name), "utf8"));
 const PAGES = [README, ...readdirSync(DOCS).map((name) => readFileSync(join(DOCS, name), "utf8"))];
-const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<
-  string,
-  Record<string, string>
->;
+const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8"));
 
 const codeOf = (page: string) => [...page.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) => code);
 const blocks = PAGES.flatMap(codeOf);
@@ -35,40 +33,19 @@ const examples = SOURCES.flatMap((source) => source.match(/^ *\/\*\*\n.*?\*\/$/g
   .map((comment) => comment.replace(/^ *\* ?/gm, ""))
   .flatMap(codeOf);
 
-/** The package with deadlines for a loaded machine, and 50 ms before each call: what a block prints must not depend on speed. */
-const patientPackage = (clock: string) => `
-import { readFileSync, writeFileSync } from "node:fs";
-import * as real from "tokenbucket-redis";
-export * from "tokenbucket-redis";
-export class Server extends real.Server {
-  constructor(client: real.Client, options: real.ServerOptions = {}) {
-    super(client, { ...options, timeoutMs: 20_000 });
-  }
-  async ask(...call: unknown[]): Promise<unknown> {
-    const time = readFileSync(${JSON.stringify(clock)});
-    time.writeBigInt64BE(time.readBigInt64BE() + 50_000n);
-    writeFileSync(${JSON.stringify(clock)}, time, { flag: "r+" });
-    return (real.Server.prototype as unknown as Server).ask.call(this, ...call);
-  }
-}
-/** Waits until the app listens, and for its rate limit headers. */
-export async function asked(port: number): Promise<void> {
-  const answer = await fetch(\`http://127.0.0.1:\${port}\`).catch(() => undefined);
-  if (!answer) return new Promise((later) => setTimeout(later, 20)).then(() => asked(port));
-  if (![...answer.headers.keys()].some((name) => name.includes("ratelimit"))) throw new Error("it is not limited");
-}
-const patient = (client: real.Client | real.Server) => (client instanceof real.Server ? client : new Server(client));
-export class Limiter extends real.Limiter {
-  constructor(client: real.Client | real.Server, limit: real.Limit, options: real.LimiterOptions = {}) {
-    super(patient(client), limit, options);
-  }
-}
-`;
+/** Runs a program on that server. */
+const runPatiently = (program: string, { clock }: Server) =>
+  run(process.execPath, ["--import", join(PACKAGE, "test/patient.mjs"), program], {
+    env: { ...process.env, CLOCK: clock },
+    timeout: 30_000,
+  });
 
 test("the code of the README and of comments does what it says", async (t) => {
   const server = await serverFor(t);
   const cluster = await clusterFor(t);
-  const port = await freePort();
+  const free = createServer();
+  const port = String(await portOf(t, free));
+  await once(free.close(), "close");
   const redis = new Redis(server.url);
   t.after(() => redis.disconnect());
   rmSync(FOLDER, { recursive: true, force: true });
@@ -76,37 +53,24 @@ test("the code of the README and of comments does what it says", async (t) => {
   for (const [at, code] of [...blocks, ...examples].entries()) {
     const here = code
       .replaceAll("redis://127.0.0.1:6379", code.includes("Cluster(") ? cluster.nodes[0]!.url : server.url)
-      .replaceAll("3000", port)
-      .replace('from "tokenbucket-redis"', 'from "./patient.js"')
-      .replace("{ storeClient,", "{ storeClient: new (await import('./patient.js')).Server(storeClient),");
-    const asks = code.includes("3000") ? `await (await import("./patient.js")).asked(${port});` : "";
+      .replaceAll("3000", port);
+    const asks = code.includes("3000") ? `await (globalThis as any).asked(${port});` : "";
     writeFileSync(join(FOLDER, `${at}.ts`), `${here}\n${asks}\nprocess.exit();\n`);
   }
-  writeFileSync(join(FOLDER, "patient.ts"), patientPackage(server.clock!));
   const compilerOptions = { rootDir: ".", outDir: "out" };
-  writeFileSync(
-    join(FOLDER, "tsconfig.json"),
-    JSON.stringify({ extends: "../../test/tsconfig.json", compilerOptions, include: ["*.ts"] }),
-  );
+  const config = { extends: "../../test/tsconfig.json", compilerOptions, include: ["*.ts"] };
+  writeFileSync(join(FOLDER, "tsconfig.json"), JSON.stringify(config));
   await run(join(PACKAGE, "node_modules/.bin/tsc"), ["-p", FOLDER]).catch(({ stdout }) => assert.fail(stdout));
 
   assert.ok(blocks.length >= 8);
   assert.ok(examples.length >= 6);
   for (const [at, code] of [...blocks, ...examples].entries()) {
     await redis.flushall();
-    const { stdout, stderr } = await run(process.execPath, [join(FOLDER, "out", `${at}.js`)], { timeout: 30_000 });
+    const { stdout, stderr } = await runPatiently(join(FOLDER, "out", `${at}.js`), server);
     const said = [...code.matchAll(/^console\.log\(.*\); \/\/ (.*)$/gm)].map(([, text]) => text);
     assert.deepEqual(stdout.split("\n").filter(Boolean), said, `block ${at}\n${stderr}`);
   }
 });
-
-async function freePort(): Promise<string> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  await once(server.close(), "close");
-  return String(port);
-}
 
 test("the app of docs/nestjs.md is compiled and runs by the command of that page", async (t) => {
   const page = readFileSync(join(DOCS, "nestjs.md"), "utf8");
@@ -117,19 +81,17 @@ test("the app of docs/nestjs.md is compiled and runs by the command of that page
   for (const modules of [app, join(folder, "node_modules")]) mkdirSync(modules);
   symlinkSync(join(PACKAGE, "node_modules"), join(app, "node_modules"));
   symlinkSync(PACKAGE, join(folder, "node_modules/tokenbucket-redis"));
-  const { url } = await serverFor(t);
+  const server = await serverFor(t);
   const [code = ""] = codeOf(page);
   const asked = `
     for (let i = 0; i <= 10; i++) console.log((await fetch(await app.getUrl())).status);
     process.exit();`;
   writeFileSync(join(app, "package.json"), '{ "type": "module" }');
-  const here = code
-    .replace('new Redis("redis://127.0.0.1:6379")', `new Server(new Redis("${url}"), { timeoutMs: 20_000 })`)
-    .replace("3000", "0");
-  writeFileSync(join(app, "app.ts"), `import { Server } from "tokenbucket-redis";\n${here}${asked}`);
+  const here = code.replace("redis://127.0.0.1:6379", server.url).replace("3000", "0");
+  writeFileSync(join(app, "app.ts"), here + asked);
   const tsc = join(PACKAGE, "node_modules/.bin/tsc");
   await run(tsc, ["app.ts", ...options.split(" ")], { cwd: app }).catch(({ stdout }) => assert.fail(stdout));
-  const { stdout } = await run(process.execPath, ["app.js"], { cwd: app });
+  const { stdout } = await runPatiently(join(app, "app.js"), server);
   assert.equal(stdout, `${"200\n".repeat(10)}429\n`);
 });
 
@@ -150,12 +112,9 @@ test("installed as the README says, it has the application's copies of other pac
   const app = mkdtempSync(join(tmpdir(), "app-"));
   t.after(() => rmSync(app, { recursive: true }));
   // From folders, in place of a registry.
-  const others = ["rate-limiter-flexible", ...Object.keys(MANIFEST.dependencies!)].map((name) =>
-    join(app, "from", name),
-  );
-  for (const folder of others) {
-    cpSync(join(PACKAGE, "node_modules", basename(folder)), folder, { recursive: true });
-  }
+  const names = ["rate-limiter-flexible", ...Object.keys(MANIFEST.dependencies)];
+  for (const name of names) cpSync(join(PACKAGE, "node_modules", name), join(app, "from", name), { recursive: true });
+  const others = names.map((name) => join(app, "from", name));
   const words = ["install", "--offline", ...options.split(" ").filter(Boolean), PACKAGE, ...others];
   await run("npm", [...words, "--prefix", app], { cwd: app });
   const { stdout } = await run(process.execPath, ["-e", MIXED], { cwd: app });
@@ -166,18 +125,18 @@ test("the versions in the README are those that were tested", () => {
   const rows = [...README.matchAll(/^\| (\S+)(?: \(.*\))? \| (\d+\.\d+\.\d+) \| ([\d., ]*)\|$/gm)];
   assert.ok(rows.length >= 9);
   for (const [, name = "", version, also = ""] of rows) {
-    assert.equal(MANIFEST.devDependencies?.[name], version, name);
+    assert.equal(MANIFEST.devDependencies[name], version, name);
     for (const older of also.match(/[\d.]+/g) ?? []) {
-      assert.equal(MANIFEST.devDependencies?.[`${name}-${older.split(".")[0]}`], `npm:${name}@${older}`);
+      assert.equal(MANIFEST.devDependencies[`${name}-${older.split(".")[0]}`], `npm:${name}@${older}`);
     }
   }
 });
 
 test("the oldest release that a peer range names is tested", () => {
-  for (const [name, range] of Object.entries(MANIFEST.peerDependencies ?? {})) {
+  for (const [name, range] of Object.entries<string>(MANIFEST.peerDependencies)) {
     const [, least = "", rest = ""] = /^>=(\d+)([\d.]*)$/.exec(range)!;
     const oldest = [...`${least}${rest}`.split("."), "0", "0"].slice(0, 3).join(".");
-    assert.equal(MANIFEST.devDependencies?.[`${name}-${least}`], `npm:${name}@${oldest}`);
+    assert.equal(MANIFEST.devDependencies[`${name}-${least}`], `npm:${name}@${oldest}`);
   }
 });
 

@@ -1,26 +1,20 @@
-/** The rules and constants that all packages share are those of this package. */
+/** The rules, constants and calendar rates that all packages share are those of this package. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { Server } from "tokenbucket-redis";
+import { BadArgument, Limiter, Server } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-interface Rules {
-  costs: Record<string, number | null>;
-  shares: Record<string, number | string>;
-  longest_ms: Record<string, number>;
-  errors: Record<string, string>;
-  constants: Record<string, number>;
-}
+import constants from "../dist/values/constants.js";
+import { faultOf } from "../dist/values/errors.js";
 
-const ROOT = new URL("../", import.meta.url);
-const RULES = JSON.parse(readFileSync(new URL("../conformance/rules.json", ROOT), "utf8")) as Rules;
-const of = (module: string) => import(new URL(`dist/${module}.js`, ROOT).href) as Promise<{ default: never }>;
+const read = (name: string) => readFileSync(new URL(`../../conformance/${name}`, import.meta.url), "utf8");
+const RULES = JSON.parse(read("rules.json"));
 
 test("an amount is read as the module reads it", async () => {
-  for (const [cost, micros] of Object.entries(RULES.costs)) {
+  for (const [cost, micros] of Object.entries<number | null>(RULES.costs)) {
     const fake = new FakeServer();
     const reply = (...words: string[]) => fake.send(words) as Promise<number[]>;
     const taken = reply("TB.TAKE", "a", "1e12", "1e12", cost);
@@ -36,14 +30,12 @@ test("an amount is read as the module reads it", async () => {
   }
 });
 
-test("an error means what it means to all", async () => {
-  const { faultOf } = (await of("values/errors")).default as { faultOf(error: unknown): string };
-  for (const [line, fault] of Object.entries(RULES.errors)) assert.equal(faultOf(new Error(line)), fault, line);
+test("an error means what it means to all", () => {
+  for (const [line, fault] of Object.entries<string>(RULES.errors)) assert.equal(faultOf(new Error(line)), fault, line);
 });
 
-test("the bounds and the constants are those of all", async () => {
-  const all = (await of("values/constants")).default as Record<string, number>;
-  const { MOST_SHARE_BYTES, LEAST_WEIGHT, MOST_WEIGHT, LONGEST_MS, ...own } = all;
+test("the bounds and the constants are those of all", () => {
+  const { MOST_SHARE_BYTES, LEAST_WEIGHT, MOST_WEIGHT, LONGEST_MS, ...own } = constants;
   assert.deepEqual(RULES.shares, {
     most_bytes: MOST_SHARE_BYTES,
     least_weight: String(LEAST_WEIGHT),
@@ -55,5 +47,23 @@ test("the bounds and the constants are those of all", async () => {
   const named = Object.entries(shared).map(([name, value]) => [name.toUpperCase(), value]);
   assert.deepEqual(own, Object.fromEntries(named));
   const { timeoutMs, retryEveryMs } = new Server(new FakeServer()) as unknown as Record<string, number>;
-  assert.deepEqual([timeoutMs, retryEveryMs], [own["TIMEOUT_MS"], own["RETRY_EVERY_MS"]]);
+  assert.deepEqual([timeoutMs, retryEveryMs], [own.TIMEOUT_MS, own.RETRY_EVERY_MS]);
 });
+
+const LINES = read("rates.txt")
+  .split("\n")
+  .filter((line) => line !== "" && !line.startsWith("#"));
+
+for (const line of LINES) {
+  const [rate = "", since, until] = line.split(" ");
+
+  test(`rate ${line}`, async () => {
+    const limit = { capacity: 10, rate };
+    if (since === undefined || until === undefined) {
+      assert.throws(() => new Limiter(new FakeServer(), limit), BadArgument);
+      return;
+    }
+    const { resetAfterMs } = await new Limiter(new FakeServer(new Date(since)), limit).take("a", 10);
+    assert.equal(resetAfterMs, Date.parse(until) - Date.parse(since));
+  });
+}

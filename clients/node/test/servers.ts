@@ -141,21 +141,30 @@ export async function serverFor(scope: Scope, options: ServerOptions = {}): Prom
 
 export const sharedServer = (options?: ServerOptions) => serverFor({ after }, options);
 
-/** A server, and a client of it for whatever a test asks past its limiters. */
-export async function sharedRedis(): Promise<{ server: Server; redis: ioredis.Redis }> {
+/** A server, a client of it for whatever a test asks past its limiters, and the step that lets its time pass. */
+export async function sharedRedis() {
   const server = await sharedServer();
   const redis = new ioredis.Redis(server.url).on("error", () => {});
   after(() => redis.disconnect());
-  return { server, redis };
+  const advance = (ms: number) => () => Promise.resolve(server.advance(ms));
+  return { server, redis, advance };
 }
 
-export interface Connected {
-  client: Client;
-  /** Where limiters go: the same, with time for a loaded machine. */
-  buckets: Buckets;
-  /** Any command, past the limiters. */
-  send(...words: string[]): Promise<unknown>;
-  close(): void;
+/** What the clients of all libraries have in common, as far as tests use it. */
+type AnyClient = Client & {
+  on(event: "error", listener: () => void): unknown;
+  connect(): Promise<unknown>;
+  call?(...words: string[]): Promise<unknown>;
+  sendCommand?(words: string[]): Promise<unknown>;
+  destroy?(): unknown;
+  disconnect(): Promise<unknown> | undefined;
+};
+
+/** Makes clients that have not connected. */
+interface Library {
+  single(url: string, tls?: object): unknown;
+  /** By the URL of one node, and where the others are reached instead. */
+  cluster?(url: string, at?: Record<string, { host: string; port: number }>): unknown;
 }
 
 /** Every library, and of those that are widespread the versions before. */
@@ -170,72 +179,60 @@ export const NODE_REDIS = {
   "node-redis 4": redis4 as never as typeof redis,
 };
 
+const lazily = { lazyConnect: true, retryStrategy: () => 50 };
+// A copy for each: node-redis writes into it.
 const socket = { reconnectStrategy: 50 };
 
-export const LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
-  "node-redis, a pool": (url) => overNodeRedis(redis.createClientPool({ url, socket })),
+export const LIBRARIES: Record<string, Library> = {
+  "node-redis, a pool": { single: (url) => redis.createClientPool({ url, socket: { ...socket } }) },
 };
-/** By the URL of one node. */
-export const CLUSTER_LIBRARIES: typeof LIBRARIES = {};
-
 for (const [library, { Redis, Cluster }] of Object.entries(IOREDIS)) {
-  LIBRARIES[library] = async (url) => overIoredis(new Redis(url, { retryStrategy: () => 50 }));
-  CLUSTER_LIBRARIES[library] = async (url) => {
-    const client = new Cluster([url]);
-    const connected = overIoredis(client);
-    await until(() => client.status === "ready");
-    return connected;
+  LIBRARIES[library] = {
+    single: (url, tls) => new Redis(url, { ...lazily, ...(tls && { tls }) }),
+    cluster: (url, natMap) => new Cluster([url], { lazyConnect: true, ...(natMap && { natMap }) }),
   };
 }
 for (const [library, { createClient, createCluster }] of Object.entries(NODE_REDIS)) {
-  LIBRARIES[library] = (url) => overNodeRedis(createClient({ url, socket }));
-  CLUSTER_LIBRARIES[library] = (url) => overNodeRedis(createCluster({ rootNodes: [{ url }], defaults: { socket } }));
+  LIBRARIES[library] = {
+    single: (url, tls) => createClient({ url, socket: { ...socket, ...tls } }),
+    cluster: (url, at) =>
+      createCluster({ rootNodes: [{ url }], defaults: { socket: { ...socket } }, ...(at && { nodeAddressMap: at }) }),
+  };
+}
+export const CLUSTER_LIBRARIES = Object.keys(LIBRARIES).filter((library) => LIBRARIES[library]!.cluster);
+
+interface ClientOptions extends BucketsOptions {
+  library?: string;
+  /** Where nodes of a cluster are reached. */
+  at?: Record<string, { host: string; port: number }>;
 }
 
-interface AnyNodeRedis {
-  on(event: "error", listener: () => void): unknown;
-  connect(): Promise<unknown>;
-  sendCommand?: unknown;
-  destroy?(): unknown;
-  disconnect?(): Promise<unknown>;
-}
-
-async function overNodeRedis(client: Client & AnyNodeRedis): Promise<Connected> {
+/** A client for one test, and where its limiters go: the same, with time for a loaded machine. */
+export async function clientFor(t: TestContext, server: Server | Cluster, options: ClientOptions = {}) {
+  const { library = "ioredis", at, ...rest } = options;
+  const { single, cluster } = LIBRARIES[library]!;
+  const made = server instanceof Cluster ? cluster!(server.nodes[0]!.url, at) : single(server.url);
+  const client = made as AnyClient;
   client.on("error", () => {});
   await client.connect();
-  return {
-    client,
-    buckets: patient(client),
-    send: (...words) => (client as redis.RedisClientType).sendCommand(words),
-    // Version 5 renamed it.
-    close: () => (client.destroy ? client.destroy() : (client as AnyNodeRedis).disconnect!().catch(() => {})),
-  };
-}
-
-function overIoredis(client: Client & { disconnect(): void }): Connected {
-  (client as ioredis.Redis).on("error", () => {});
-  return {
-    client,
-    buckets: patient(client),
-    send: (...words) => (client as ioredis.Redis).call(...(words as [string, ...string[]])),
-    close: () => client.disconnect(),
-  };
-}
-
-/** A client for one test. */
-export async function clientFor(t: TestContext, server: Server, library = "ioredis"): Promise<Connected> {
-  const connected = await LIBRARIES[library]!(server.url);
-  t.after(() => connected.close());
-  // Connecting takes what it takes; the deadlines of limiters are about calls.
-  await connected.send("PING");
-  return connected;
+  // Version 5 of node-redis renamed it.
+  t.after(() => (client.destroy ? client.destroy() : client.disconnect()?.catch(() => {})));
+  /** Any command, past the limiters. */
+  const send = (...words: string[]) => (client.call ? client.call(...words) : client.sendCommand!(words));
+  return { buckets: patient(client, rest), send };
 }
 
 /** The same, and the server has no keys. */
-export async function emptiedClientFor(t: TestContext, server: Server, library?: string): Promise<Connected> {
-  const connected = await clientFor(t, server, library);
+export async function emptiedClientFor(t: TestContext, server: Server, options?: ClientOptions) {
+  const connected = await clientFor(t, server, options);
   await connected.send("FLUSHALL");
   return connected;
+}
+
+/** A server for one test, and a client of it. */
+export async function ownServerFor(t: TestContext, options?: ServerOptions, ofClient?: ClientOptions) {
+  const own = await serverFor(t, options);
+  return { own, ...(await clientFor(t, own, ofClient)) };
 }
 
 /** Waits long enough for a loaded machine, and tells nobody. */
@@ -270,13 +267,12 @@ export class Cluster {
     return this.nodes.map((node) => names.get(node)!);
   }
 
-  /** All slots of a node that has no keys. */
+  /** All slots, as they were dealt, of a node that has no keys. */
   async moveSlots(from: Server, to: Server): Promise<void> {
-    const [id, port] = [String(await ask(to, "CLUSTER", "MYID")), from.port];
+    const id = String(await ask(to, "CLUSTER", "MYID"));
     const ranges = (await ask(from, "CLUSTER", "SLOTS")) as [number, number, [string, number]][];
-    const slots = ranges.flatMap(([first, last, [, owner]]) =>
-      owner === port ? Array.from({ length: last - first + 1 }, (_, at) => first + at) : [],
-    );
+    const [first, last] = ranges.find(([, , [, port]]) => port === from.port)!;
+    const slots = Array.from({ length: last - first + 1 }, (_, at) => first + at);
     for (const node of [to, ...this.nodes.filter((node) => node !== to)]) {
       const client = new ioredis.Redis(node.url);
       await client.pipeline(slots.map((slot) => ["cluster", "setslot", slot, "node", id])).exec();
@@ -306,10 +302,3 @@ export async function clusterFor(scope: Scope, options: ServerOptions = {}): Pro
 }
 
 export const sharedCluster = (options?: ServerOptions) => clusterFor({ after }, options);
-
-/** A client of the cluster for one test. */
-export async function clusterClientFor(t: TestContext, cluster: Cluster, library: string): Promise<Client> {
-  const { client, close } = await CLUSTER_LIBRARIES[library]!(cluster.nodes[0]!.url);
-  t.after(close);
-  return client;
-}

@@ -5,10 +5,11 @@
  */
 
 import assert from "node:assert/strict";
+import type { Server } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import fastifyLimit, { type RateLimitPluginOptions } from "@fastify/rate-limit";
-import { serve } from "@hono/node-server";
+import { createAdaptorServer } from "@hono/node-server";
 import express from "express";
 import { rateLimit as expressLimit, type Options as ExpressOptions } from "express-rate-limit";
 import Fastify from "fastify";
@@ -20,11 +21,11 @@ import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { askAt, header, LIMITS, pass, serveExpress, type Asked } from "./apps.js";
-import { older, rowsAreCases, seen, type Step } from "./deviations.js";
-import { clientFor, patient, serverFor, sharedRedis, until } from "./servers.js";
+import { askAt, byPolicy, header, LIMITS, pass, portOf, serveExpress, type Asked } from "./apps.js";
+import { ofEach, older, rowsAreCases, rowsOf, seen, type Case as CaseOf, type Step } from "./deviations.js";
+import { ownServerFor, patient, sharedRedis, until } from "./servers.js";
 
-const { server, redis } = await sharedRedis();
+const { server, redis, advance } = await sharedRedis();
 
 const MINUTE = 60_000;
 const ADA = { "x-user": "ada" };
@@ -43,37 +44,11 @@ interface App extends Asked {
   undone(times: number): Promise<void>;
 }
 
-interface Case {
-  options?: Options;
-  steps: Step<App>[];
-  /** What both do, or the original alone. */
-  expected: unknown[];
-  /** What a bucket does instead, and the row of the page that says why. */
-  bucket?: { expected: unknown[]; row: string };
-}
-
-interface Ours extends StoreOptions {
-  client?: ConstructorParameters<typeof ExpressStore>[0];
-}
-
-interface Started {
-  url: string;
-  /** How many requests the library has undone, as far as its client can know. */
-  undone: () => number;
-}
+type Case = CaseOf<App> & { options?: Options };
+type Ours = StoreOptions & { client?: ConstructorParameters<typeof ExpressStore>[0] };
 
 /** Starts an app that says "passed" at "/", and fails with the status that is in the path. */
-type Start = (t: TestContext, options: Options, ours?: Ours) => Promise<Started>;
-
-function countUndone(store: { decrement(key: string): Promise<void> }): () => number {
-  let undone = 0;
-  const decrement = store.decrement.bind(store);
-  store.decrement = async (key) => {
-    await decrement(key);
-    undone++;
-  };
-  return () => undone;
-}
+type Start = (t: TestContext, options: Options, ours?: Ours) => Promise<App>;
 
 const user = (header: string | undefined) => header ?? "anybody";
 
@@ -83,7 +58,7 @@ const byExpress: Start = async (t, { limit = 3, windowMs = MINUTE, own = {}, lim
   const store = ours
     ? new ExpressStore(client, { ...(limitOf && { limitOf }), ...options })
     : new ExpressRedisStore({ sendCommand });
-  const undone = countUndone(store);
+  const decrement = t.mock.method(store as ExpressStore, "decrement").mock;
   const app = express();
   const settings: Partial<ExpressOptions> = {
     windowMs,
@@ -105,7 +80,11 @@ const byExpress: Start = async (t, { limit = 3, windowMs = MINUTE, own = {}, lim
   app.use(limited);
   app.get("/status/:status", (request, response) => void response.status(Number(request.params.status)).send("failed"));
   app.get("/", (_request, response) => void response.send("passed"));
-  return { url: await serveExpress(t, app), undone };
+  const undone = async (times: number) => {
+    await until(() => decrement.callCount() >= times);
+    await Promise.all(decrement.calls.map(({ result }) => result));
+  };
+  return { ...askAt(await serveExpress(t, app)), undone };
 };
 
 const byHono: Start = async (t, { limit = 3, windowMs = MINUTE, own = {}, limitOf }, ours) => {
@@ -138,12 +117,8 @@ const byHono: Start = async (t, { limit = 3, windowMs = MINUTE, own = {}, limitO
   app.get("/status/:status", (c) => c.text("failed", Number(c.req.param("status")) as 404));
   app.get("/", (c) => c.text("passed"));
   app.onError((error, c) => c.text(`${error.name}: ${error.message}`, 500));
-  return new Promise((ready) => {
-    const listening = serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) =>
-      ready({ url: `http://127.0.0.1:${port}`, undone: () => Infinity }),
-    );
-    t.after(() => new Promise((closed) => listening.close(closed)));
-  });
+  const port = await portOf(t, createAdaptorServer(app) as Server);
+  return { ...askAt(`http://127.0.0.1:${port}`), undone: async () => {} };
 };
 
 const byFastify: Start = async (t, { limit = 3, windowMs = MINUTE, own = {} }, ours) => {
@@ -164,23 +139,14 @@ const byFastify: Start = async (t, { limit = 3, windowMs = MINUTE, own = {} }, o
   app.get("/", async () => "passed");
   app.get("/none", { config: { rateLimit: { max: 0 } } }, async () => "passed");
   t.after(() => app.close());
-  return { url: await app.listen({ port: 0, host: "127.0.0.1" }), undone: () => Infinity };
+  return { ...askAt(await app.listen({ port: 0, host: "127.0.0.1" })), undone: async () => {} };
 };
-
-async function startApp(start: Start, t: TestContext, options: Options, ours?: Ours): Promise<App> {
-  const { url, undone } = await start(t, options, ours);
-  return { ...askAt(url), undone: (times) => until(() => undone() >= times) };
-}
 
 /** What the library says about the limit: as in the draft 6 of the headers. */
 const limits: Step<App> = async ({ get }) => {
   const { status, header } = await get();
   return [status, ...["limit", "remaining", "reset"].map((name) => header(`ratelimit-${name}`)), header("retry-after")];
 };
-const advance =
-  (ms: number): Step<App> =>
-  async () =>
-    server.advance(ms);
 const text =
   (path: string): Step<App> =>
   async ({ get }) =>
@@ -249,16 +215,13 @@ const OF_ALL: Record<string, Case> = {
   },
 };
 
-const AS_WRITTEN: Record<string, Case> = Object.fromEntries(
-  LIMITS.map(([limit, passed]) => [
-    `the limit ${JSON.stringify(limit)} is read as the library reads it`,
-    {
-      options: { limit: limit as number, windowMs: String(MINUTE) as never },
-      steps: [pass(5), async ({ get }) => (await get()).header("retry-after") !== null],
-      expected: [passed, passed < 5],
-    },
-  ]),
-);
+const AS_WRITTEN = ofEach<(typeof LIMITS)[number], Case>(LIMITS, ([limit, passed]) => ({
+  [`the limit ${JSON.stringify(limit)} is read as the library reads it`]: {
+    options: { limit: limit as number, windowMs: String(MINUTE) as never },
+    steps: [pass(5), async ({ get }) => (await get()).header("retry-after") !== null],
+    expected: [passed, passed < 5],
+  },
+}));
 
 /** Of those whose store has the methods that undo and look. */
 const OF_WINDOW_STORES: Record<string, Case> = {
@@ -297,12 +260,13 @@ const OF_FASTIFY: Record<string, Case> = {
     steps: [pass(5), header("ratelimit-limit")],
     expected: [5, "1000"],
   },
-  ...Object.fromEntries(
-    [0, -1, "0"].map((window) => [
-      `a window of ${JSON.stringify(window)} lets all requests pass`,
-      { options: { own: { timeWindow: () => window as number } }, steps: [pass(5)], expected: [5] },
-    ]),
-  ),
+  ...ofEach([0, -1, "0"], (window) => ({
+    [`a window of ${JSON.stringify(window)} lets all requests pass`]: {
+      options: { own: { timeWindow: () => window } },
+      steps: [pass(5)],
+      expected: [5],
+    },
+  })),
   "a window of 0 that is no function lets all requests pass, but not with a limit of 0": {
     options: { windowMs: 0 },
     steps: [pass(5), pass(2, "/none")],
@@ -317,12 +281,7 @@ const OF_FASTIFY: Record<string, Case> = {
   }),
 };
 
-interface Library {
-  start: Start;
-  cases: Record<string, Case>;
-}
-
-const ALL: Record<string, Library> = {
+const ALL: Record<string, { start: Start; cases: Record<string, Case> }> = {
   "express-rate-limit": { start: byExpress, cases: { ...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN } },
   "@fastify/rate-limit": { start: byFastify, cases: { ...OF_ALL, ...OF_FASTIFY } },
   "hono-rate-limiter": { start: byHono, cases: { ...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN } },
@@ -333,21 +292,18 @@ for (const [library, { start, cases }] of LIBRARIES) {
   for (const [promise, { options = {}, steps, expected, bucket }] of Object.entries(cases)) {
     test(`${library}: ${promise}`, async (t) => {
       await redis.flushall();
-      assert.deepEqual(await seen(await startApp(start, t, options), steps), expected, "its own Redis store");
+      assert.deepEqual(await seen(await start(t, options), steps), expected, "its own Redis store");
       await redis.flushall();
       const ours = (bucket ?? { expected }).expected;
-      assert.deepEqual(await seen(await startApp(start, t, options, {}), steps), ours, "ours");
+      assert.deepEqual(await seen(await start(t, options, {}), steps), ours, "ours");
     });
   }
 
   test(`${library}: the server is away: each policy has a status`, async (t) => {
-    const own = await serverFor(t);
-    const { buckets, send } = await clientFor(t, own);
+    const { own, buckets, send } = await ownServerFor(t);
     const first = library.startsWith("@fastify") ? "fastify-rate-limit-" : library.startsWith("hono") ? "hrl:" : "rl:";
     await send("SET", `tb:${first}ada`, "something else");
-    const policies = ["local", "open", "closed", "throw"] as const;
-    const apps: App[] = [];
-    for (const onError of policies) apps.push(await startApp(start, t, {}, { client: buckets, onError }));
+    const apps = await byPolicy((onError) => start(t, {}, { client: buckets, onError }));
     assert.deepEqual([(await apps[1]!.get("/", ADA)).status, await apps[0]!.passed(2)], [500, 2]);
     await own.stop();
     const passed = [];
@@ -368,7 +324,7 @@ for (const [library, { start }] of LIBRARIES.filter(([name]) => !name.startsWith
     await redis.flushall();
     // Newer libraries log what init() throws, and go on.
     const logger = { error() {}, warn() {} };
-    const started = startApp(start, t, { limit: () => 3, own: library.endsWith("limit") ? { logger } : {} }, {});
+    const started = start(t, { limit: () => 3, own: library.endsWith("limit") ? { logger } : {} }, {});
     const app = await started.catch((error: Error) => error);
     if (app instanceof Error) assert.match(app.message, /limit: is a function of the request/);
     else assert.match((await app.get()).text, /BadArgument: limit: is a function of the request/);
@@ -392,7 +348,7 @@ test("@fastify/rate-limit: an error names the option that is no number", async (
     ["timeWindow", { timeWindow: () => "1 minute" }],
     ["max", { max: () => "many" }],
   ] as const) {
-    const { get } = await startApp(byFastify, t, { own }, {});
+    const { get } = await byFastify(t, { own }, {});
     assert.match((await get()).text, new RegExp(`${option}: .* is not a number`));
   }
 });
@@ -400,10 +356,8 @@ test("@fastify/rate-limit: an error names the option that is no number", async (
 test("@fastify/rate-limit: options that count denials are refused when the app is made", async (t) => {
   const since10 = [{ continueExceeding: true }, { ban: 0 }];
   for (const own of older ? since10 : [...since10, { exponentialBackoff: true }]) {
-    await assert.rejects(
-      startApp(byFastify, t, { own }, {}),
-      /BadArgument: continueExceeding, exponentialBackoff and ban/,
-    );
+    const app = byFastify(t, { own }, {});
+    await assert.rejects(app, /BadArgument: continueExceeding, exponentialBackoff and ban/);
   }
 });
 
@@ -437,10 +391,8 @@ test("a token that this process granted without the server is not given to it", 
   assert.equal(await hits(), 3);
 });
 
-test("each deviation has a row in the docs, and each row a case", () => {
-  const cases = Object.values(ALL).flatMap(({ cases }) => Object.values(cases));
+test("each deviation has a row in the docs, and each row a case", () =>
   rowsAreCases(
     "stores.md",
-    cases.flatMap(({ bucket }) => bucket?.row ?? []),
-  );
-});
+    Object.values(ALL).flatMap(({ cases }) => rowsOf(cases)),
+  ));

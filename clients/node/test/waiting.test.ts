@@ -1,22 +1,22 @@
 /** Calls with `maxWaitMs`: they wait their turn in the server, and keep nobody else waiting. */
 
 import assert from "node:assert/strict";
-import { connect, createServer, type AddressInfo, type Socket } from "node:net";
+import { connect, createServer, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import { Redis } from "ioredis";
 import { Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
+import { portOf } from "./apps.js";
 import {
   ask,
   clientFor,
-  clusterClientFor,
   clusterFor,
   emptiedClientFor,
   LIBRARIES,
+  ownServerFor,
   patient,
-  serverFor,
   sharedServer,
   STILL,
   until,
@@ -28,7 +28,7 @@ const ONE = { capacity: 1, rate: STILL };
 const server = await sharedServer({ clock: false });
 
 async function setUp(t: TestContext, library = "ioredis") {
-  const connected = await emptiedClientFor(t, server, library);
+  const connected = await emptiedClientFor(t, server, { library });
   return { ...connected, limiter: new Limiter(connected.buckets, ONE, { onError: "throw" }) };
 }
 
@@ -36,9 +36,7 @@ async function waiting(at: Server): Promise<number> {
   return Number(/tokenbucket_waiting:(\d+)/.exec(String(await ask(at, "INFO", "everything")))?.[1]);
 }
 
-async function untilWaiting(count: number, at = server): Promise<void> {
-  await until(async () => (await waiting(at)) === count);
-}
+const untilWaiting = (count: number, at = server) => until(async () => (await waiting(at)) === count);
 
 for (const library of Object.keys(LIBRARIES).filter((library) => /\d|pool|iovalkey/.test(library))) {
   test(`${library}: a take waits until somebody gives back, or its caller leaves; others go on`, async (t) => {
@@ -78,17 +76,15 @@ test("a wait outlasts the timeouts of the server and of the client", async (t) =
 });
 
 test("by the script a caller who waits may leave", async (t) => {
-  const bare = await serverFor(t, { clock: false, module: false });
-  const { client } = await clientFor(t, bare);
-  const limiter = new Limiter(patient(client, { by: "script" }), ONE, { onError: "throw" });
+  const { buckets } = await ownServerFor(t, { clock: false, module: false }, { by: "script" });
+  const limiter = new Limiter(buckets, ONE, { onError: "throw" });
   await limiter.take("a");
   const signal = AbortSignal.timeout(50);
   await assert.rejects(limiter.take("a", 1, { maxWaitMs: 3_600_000, signal }), { name: "TimeoutError" });
 });
 
 test("a call that waits leaves no connection behind", async (t) => {
-  const own = await serverFor(t, { clock: false });
-  const { buckets, send } = await clientFor(t, own);
+  const { buckets, send } = await ownServerFor(t, { clock: false });
   const limiter = new Limiter(buckets, ONE, { onError: "throw" });
   const connections = async () => Number(/connected_clients:(\d+)/.exec(String(await send("INFO", "clients")))?.[1]);
   await limiter.take("a");
@@ -108,9 +104,7 @@ test("a hold that the server grants to lost connections is settled, though its c
     far.on("error", () => {}).on("data", (data) => near.write(data));
     t.after(() => far.destroy());
   });
-  await new Promise<void>((listening) => relay.listen(0, "127.0.0.1", listening));
-  t.after(() => relay.close());
-  const client = new Redis((relay.address() as AddressInfo).port);
+  const client = new Redis(await portOf(t, relay));
   t.after(() => client.disconnect());
   const limiter = new Limiter(patient(client), { capacity: 1, rate: 0 }, { onError: "throw" });
   const first = await limiter.hold("a", 1);
@@ -136,8 +130,8 @@ test("in a fake the wait takes its time", async () => {
 
 test("a failover of the node sends those who wait to the new master", async (t) => {
   const cluster = await clusterFor(t);
-  const client = await clusterClientFor(t, cluster, "ioredis");
-  const limiter = new Limiter(patient(client), ONE, { onError: "throw" });
+  const { buckets } = await clientFor(t, cluster);
+  const limiter = new Limiter(buckets, ONE, { onError: "throw" });
   const [name = ""] = await cluster.names();
   const master = await cluster.nodeOf(`tb:${name}`);
   const replica = await cluster.replicaOf(master);
