@@ -55,31 +55,6 @@ async fn a_node_that_lost_its_slots_keeps_no_connection() {
     .await;
 }
 
-#[tokio::test]
-async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
-    let cluster = Cluster::start();
-    let slot: u64 = ask(&cluster.nodes[0], &["CLUSTER", "KEYSLOT", "tb:unserved"]);
-    for node in &cluster.nodes {
-        ask::<()>(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
-        ask::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
-    }
-    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
-    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
-    let served: Vec<String> = (0..3).map(|node| name_on(&cluster, node)).collect();
-    let are_served = async || {
-        let mut degraded = Vec::new();
-        for name in &served {
-            degraded.push(limiter.take(name, 1).await.unwrap().degraded);
-        }
-        degraded == [false; 3]
-    };
-    wait_for("a cluster that serves its other slots", TIMEOUT, are_served).await;
-    for _ in 0..10 {
-        assert!(limiter.take("unserved", 1).await.unwrap().degraded, "the policy decides");
-        assert!(are_served().await);
-    }
-}
-
 /// The others say that it has the slot.
 #[tokio::test]
 async fn a_slot_that_its_node_has_given_up_is_asked_for_in_no_circle() {
