@@ -173,29 +173,3 @@ async fn a_reset_and_a_settlement_by_id_end_a_remembered_denial() {
     limiter.reset("a").await.unwrap();
     assert!(!is_denied().await);
 }
-
-#[tokio::test]
-async fn tokens_that_come_back_under_another_limit_end_a_denial_and_a_batch() {
-    let (_, limiter) = faked(limit(10, "10/h"), Options::new().remember_denials(10));
-    let sibling = limiter.with_limit(limit(10, "10/d"));
-    let held = || limiter.hold("a", 10, Duration::from_secs(3600));
-    let is_denied = async || !sibling.take("a", 1).await.unwrap().allowed;
-    let hold = held().await.unwrap();
-    assert!(is_denied().await && is_denied().await);
-    hold.set_used(9).unwrap();
-    hold.settle().await.unwrap();
-    assert!(!is_denied().await && is_denied().await);
-    limiter.give("a", 1).await.unwrap();
-    assert!(!is_denied().await && is_denied().await);
-    limiter.reset("a").await.unwrap();
-    assert!(!is_denied().await);
-
-    let (_, limiter) = faked(limit(10, "10/h"), Options::new().batch(10));
-    let sibling = limiter.with_limit(limit(10, "10/d"));
-    assert!(sibling.take("a", 1).await.unwrap().allowed);
-    limiter.reset("a").await.unwrap();
-    for _ in 0..10 {
-        assert!(sibling.take("a", 1).await.unwrap().allowed);
-    }
-    assert!(!sibling.take("a", 1).await.unwrap().allowed, "of a batch before the reset");
-}
