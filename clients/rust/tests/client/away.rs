@@ -7,9 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
 
+use crate::replies::{serve, Reply};
 use crate::servers::{ask, try_ask, wait_for, Server};
 use crate::{calls, connect, limit, limiter, logs, patient, stat, until, STILL};
 
@@ -64,13 +63,7 @@ async fn a_server_that_runs_a_script_is_away_whatever_the_database() {
 
 #[tokio::test]
 async fn what_is_no_server_is_an_error_of_one_line() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-        }
-    });
+    let url = serve(|_, _| Reply::Text("HTTP/1.1 400 Bad Request\r\n\r\n".to_owned())).await;
     let server = tokenbucket_client::Server::connect(url).unwrap();
     let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().on_error(OnError::Error));
     let error = limiter.take("a", 1).await.unwrap_err().to_string();

@@ -20,6 +20,7 @@ mod logs;
 mod memory;
 mod near;
 mod operations;
+mod replies;
 mod rules;
 mod topologies;
 mod turns;

@@ -6,9 +6,9 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
+use crate::replies::{serve, Reply};
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, try_ask, wait_for, Cluster};
 use crate::{calls, id_of, limit, patient, stat, STILL};
@@ -238,33 +238,15 @@ struct Says {
 }
 
 impl Says {
-    async fn serve(self: Arc<Self>) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(self.clone().answer(stream));
-            }
-        });
-        url
-    }
-
-    async fn answer(self: Arc<Self>, mut stream: TcpStream) {
-        let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-            let text = String::from_utf8_lossy(&buffer[..count]);
-            for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-                let mut reply = "+OK\r\n".to_owned();
-                if command == "SENTINEL" {
-                    self.asked.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(Duration::from_millis(self.pause_ms.load(Ordering::Relaxed))).await;
-                    reply = match self.port.load(Ordering::Relaxed) {
-                        0 => "*-1\r\n".to_owned(),
-                        port => format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n"),
-                    };
-                }
-                let _ = stream.write_all(reply.as_bytes()).await;
-            }
+    fn reply(&self, command: &str) -> Reply {
+        if command != "SENTINEL" {
+            return Reply::Text("+OK\r\n".to_owned());
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let pause = Duration::from_millis(self.pause_ms.load(Ordering::Relaxed));
+        match self.port.load(Ordering::Relaxed) {
+            0 => Reply::Late(pause, "*-1\r\n".to_owned()),
+            port => Reply::Late(pause, format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n")),
         }
     }
 }
@@ -280,10 +262,12 @@ async fn sentinels_that_disagree_move_no_call_until_the_master_is_away() {
         }
     };
     let ports = [0, 1].map(|at| masters[at].port);
-    let limiter = {
-        let urls = [says[0].clone().serve().await, says[1].clone().serve().await];
-        of_master("redis://mymaster", &urls)
-    };
+    let [first, second] = says.clone();
+    let sentinels = [
+        serve(move |_, command| first.reply(command)).await,
+        serve(move |_, command| second.reply(command)).await,
+    ];
+    let limiter = of_master("redis://mymaster", &sentinels);
     let takes = async || limiter.take("b", 0).await.is_ok();
     let is_at = async |at: usize| {
         let before = calls(&masters[at], "tb.take");

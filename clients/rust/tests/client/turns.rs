@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
-use tokio::io::{copy_bidirectional, AsyncReadExt, AsyncWriteExt};
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::task::{yield_now, JoinHandle};
 
+use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
 use crate::{connect, id_of, limit, limiter, logs, patient, stat, until};
 
@@ -260,41 +261,23 @@ enum Hung {
     Waits,
 }
 
-/// Counts the takes, which may be allowed in a millisecond.
-async fn deny(mut stream: TcpStream, hung: Hung, takes: Arc<AtomicU32>) {
-    let mut buffer = [0; 65536];
-    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        let text = String::from_utf8_lossy(&buffer[..count]);
-        for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-            takes.fetch_add(u32::from(command == "TB.TAKE"), Ordering::Relaxed);
-            let reply = match command {
-                "TB.BTAKE" if hung == Hung::Waits => pending().await,
-                "TB.BTAKE" | "TB.TAKE" => "*4\r\n:0\r\n:0\r\n:1\r\n:1\r\n",
-                _ => "+OK\r\n",
-            };
-            stream.write_all(reply.as_bytes()).await.unwrap();
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_wait_that_nothing_answers_ends_in_the_denial_of_that_moment() {
     for (hung, calls) in [(Hung::Waits, 1), (Hung::Connections, 200), (Hung::Closed, 1)] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
+        // Takes, which may be allowed in a millisecond.
         let takes = Arc::new(AtomicU32::new(0));
         let counted = takes.clone();
-        tokio::spawn(async move {
-            tokio::spawn(deny(listener.accept().await.unwrap().0, hung, counted.clone()));
-            let mut open = Vec::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                match hung {
-                    Hung::Connections => open.push(stream),
-                    Hung::Closed => drop(stream),
-                    Hung::Waits => drop(tokio::spawn(deny(stream, hung, counted.clone()))),
-                }
+        let url = serve(move |connection, command| {
+            counted.fetch_add(u32::from(command == "TB.TAKE"), Ordering::Relaxed);
+            match (hung, command) {
+                (Hung::Connections, _) if connection > 0 => Reply::Never,
+                (Hung::Closed, _) if connection > 0 => Reply::Cut,
+                (Hung::Waits, "TB.BTAKE") => Reply::Never,
+                (_, "TB.BTAKE" | "TB.TAKE") => Reply::Text("*4\r\n:0\r\n:0\r\n:1\r\n:1\r\n".to_owned()),
+                _ => Reply::Text("+OK\r\n".to_owned()),
             }
-        });
+        })
+        .await;
         let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(Duration::from_secs(1));
         let limiter = Limiter::new(&server, limit(1, STILL)).with_max_wait(Duration::from_millis(300));
         let began = Instant::now();
