@@ -137,16 +137,24 @@ async fn calls_that_find_a_replica_share_one_connection_anew() {
     assert!(!limiter.take("a", 1).await.unwrap().degraded);
 }
 
-/// Runs this test again in a process that may open few files.
+/// Returns whether this process runs only the test. If not, a shell runs the test again in one that does, by these words.
+fn is_alone(test: &str, by: &str) -> bool {
+    if std::env::var_os("IS_ALONE").is_some() {
+        return true;
+    }
+    let again = format!("{by} \"$0\" --exact away::{test} --test-threads=1");
+    let mut alone = Command::new("sh");
+    alone.args(["-c", &again]).arg(std::env::current_exe().unwrap()).env("IS_ALONE", "1");
+    let done = alone.output().unwrap();
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success() && output.contains("1 passed"), "{output}");
+    false
+}
+
+/// In a process that may open few files.
 #[test]
 fn a_process_without_a_free_file_asks_once_it_has_one() {
-    if std::env::var_os("FEW_FILES").is_none() {
-        let again =
-            "ulimit -n 64; exec \"$0\" --exact away::a_process_without_a_free_file_asks_once_it_has_one";
-        let program = std::env::current_exe().unwrap();
-        let done =
-            Command::new("sh").args(["-c", again]).arg(program).env("FEW_FILES", "1").output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    if !is_alone("a_process_without_a_free_file_asks_once_it_has_one", "ulimit -n 64; exec") {
         return;
     }
     let server = Server::start();
@@ -159,13 +167,10 @@ fn a_process_without_a_free_file_asks_once_it_has_one() {
     until("it asks", || !limiter.take("a", 1).unwrap().degraded);
 }
 
-/// Runs this test again in a process of its own, which is suspended in the middle of a call.
+/// In a process that is suspended in the middle of a call.
 #[test]
 fn a_process_that_was_suspended_waits_for_its_replies() {
-    if std::env::var_os("IS_SUSPENDED").is_none() {
-        let words = ["--exact", "away::a_process_that_was_suspended_waits_for_its_replies"];
-        let mut alone = Command::new(std::env::current_exe().unwrap());
-        assert!(alone.args(words).env("IS_SUSPENDED", "1").status().unwrap().success());
+    if !is_alone("a_process_that_was_suspended_waits_for_its_replies", "exec") {
         return;
     }
     let server = Server::start();
@@ -188,15 +193,11 @@ fn a_process_that_was_suspended_waits_for_its_replies() {
     assert!((0..3).any(|_| is_decided()));
 }
 
-/// Runs itself once more, in a process that cannot start a thread when it connects by a name and when it reports a renewal.
-/// There a panic ends it, as in a program that is built so.
+/// In a process that cannot start a thread when it connects by a name and when it reports a renewal. There a panic ends it, as
+/// in a program that is built so.
 #[test]
 fn a_process_that_starts_no_more_threads_goes_on() {
-    if std::env::var_os("NO_MORE_THREADS").is_none() {
-        let words = ["--exact", "away::a_process_that_starts_no_more_threads_goes_on", "--test-threads=1"];
-        let mut alone = Command::new(std::env::current_exe().unwrap());
-        let done = alone.args(words).env("NO_MORE_THREADS", "1").output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&[done.stdout, done.stderr].concat()));
+    if !is_alone("a_process_that_starts_no_more_threads_goes_on", "exec") {
         return;
     }
     let server = Server::start();
@@ -231,14 +232,10 @@ fn a_process_that_starts_no_more_threads_goes_on() {
     assert!(!hold.is_lost());
 }
 
-/// Runs itself once more, in a process whose threads would need more memory than there is.
+/// In a process whose threads would need more memory than there is.
 #[test]
 fn a_wait_ends_where_no_thread_starts() {
-    if std::env::var_os("RUST_MIN_STACK").is_none() {
-        let words = ["--exact", "away::a_wait_ends_where_no_thread_starts", "--test-threads=1"];
-        let mut alone = Command::new("timeout");
-        alone.arg("30").arg(std::env::current_exe().unwrap()).args(words);
-        assert!(alone.env("RUST_MIN_STACK", (1_u64 << 50).to_string()).status().unwrap().success());
+    if !is_alone("a_wait_ends_where_no_thread_starts", "RUST_MIN_STACK=$((1 << 50)) timeout 30") {
         return;
     }
     let limiter = sync::Limiter::new(
