@@ -9,7 +9,7 @@ use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, patient, stat, STILL};
+use crate::{calls, connect, limit, limiter, patient, stat, while_silent, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
@@ -103,16 +103,12 @@ async fn a_hold_that_the_server_took_on_ends_here_as_well() {
     let server = Server::start();
     let limiter = Limiter::new(&connect(&server), limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
-    server.signal("STOP");
-    let hold = limiter.hold("a", 1, 10 * BRIEF).await.unwrap();
+    let hold = while_silent(&server, limiter.hold("a", 1, 10 * BRIEF)).await.unwrap();
     assert!(hold.decision().binding.degraded);
-    server.signal("CONT");
     wait_for("a renewal", SOON, async || !hold.decision().binding.degraded).await;
     hold.settle().await.unwrap();
-    server.signal("STOP");
-    let again = limiter.hold("a", 1, LONG).await;
-    server.signal("CONT");
-    assert!(again.unwrap().decision().binding.degraded);
+    let again = while_silent(&server, limiter.hold("a", 1, LONG)).await.unwrap();
+    assert!(again.decision().binding.degraded);
 }
 
 #[tokio::test]
@@ -163,14 +159,12 @@ async fn an_alternative_that_the_server_grants_late_ends() {
     let limiter = Limiter::new(&quick, limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     ask::<Value>(&server, &["TB.HOLD", "tb:{x}:a", "1", "0", "1", "3600000", "other"]);
-    server.signal("STOP");
     let mut either = alternatives([[("common", 0.0), ("a", 1.0)], [("common", 1.0), ("b", 1.0)]]);
     for (at, parts) in either.iter_mut().enumerate() {
         parts[0] = Part::new("{x}:common", &limit(9, STILL), at);
     }
-    let hold = limiter.hold_any(&either, LONG).await.unwrap();
+    let hold = while_silent(&server, limiter.hold_any(&either, LONG)).await.unwrap();
     assert_eq!((hold.decision().binding.granted, hold.decision().binding.degraded), (1, true));
-    server.signal("CONT");
     wait_for("the late call", SOON, async || calls(&server, "tb.holdany") >= 1).await;
     for key in ["tb:{x}:b", "tb:{x}:common"] {
         wait_for(key, 2 * SOON, async || ask::<Vec<Value>>(&server, &["TB.HOLDS", key]).is_empty()).await;

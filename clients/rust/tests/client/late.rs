@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, while_silent, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
@@ -21,10 +21,8 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     let server = Server::start();
     let limiter = Limiter::new(&connect(&server), limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
-    server.signal("STOP");
-    let hold = limiter.hold("a", 1, LONG).await.unwrap();
+    let hold = while_silent(&server, limiter.hold("a", 1, LONG)).await.unwrap();
     assert!(hold.decision().binding.degraded);
-    server.signal("CONT");
     wait_for("the late call", SOON, async || calls(&server, "tb.hold") >= 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let left = || ask::<Vec<i64>>(&server, &["TB.PEEK", "tb:a", "1", "0", "0"])[1];
@@ -123,9 +121,7 @@ async fn a_hold_that_is_made_again_under_its_id_stays() {
         })
         .await;
         if outage.is_some() {
-            server.signal("STOP");
-            assert!(!is_held().await);
-            server.signal("CONT");
+            assert!(!while_silent(&server, is_held()).await);
         } else {
             leave(is_held()).await;
         }
@@ -170,17 +166,13 @@ async fn a_call_that_is_left_prolongs_no_outage() {
     let connected = connect(&server);
     let quick = Limiter::new(&connected.clone().with_retry_every(Duration::ZERO), limit(1, STILL));
     wait_for("the connection", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
-    server.signal("STOP");
-    assert!(quick.peek("a", 0).await.unwrap().degraded);
-    server.signal("CONT");
+    assert!(while_silent(&server, quick.peek("a", 0)).await.unwrap().degraded);
     // The first connects, and the next finds out whether the server is back.
     let slow = Limiter::new(&connected.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
     leave(slow.peek("a", 0)).await;
     wait_for("its turn", SOON, async || {
-        server.signal("STOP");
-        let left = tokio::time::timeout(Duration::from_millis(50), slow.peek("a", 0)).await.is_err();
-        server.signal("CONT");
-        left
+        let call = async { tokio::time::timeout(Duration::from_millis(50), slow.peek("a", 0)).await };
+        while_silent(&server, call).await.is_err()
     })
     .await;
     wait_for("the server", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;

@@ -25,6 +25,7 @@ mod rules;
 mod topologies;
 mod turns;
 
+use std::future::Future;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,14 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Returns what a call returns while the server is silent.
+pub async fn while_silent<T>(server: &servers::Server, call: impl Future<Output = T>) -> T {
+    server.signal("STOP");
+    let done = call.await;
+    server.signal("CONT");
+    done
 }
 
 /// The number that the server's INFO has under this name.

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
 use crate::turns::forgetful;
-use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, until, while_silent, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -21,10 +21,6 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn impatient(server: &Server, options: Options) -> Limiter {
-    Limiter::with_options(&connect(server).with_timeout(TIMEOUT), limit(MANY, STILL), options)
 }
 
 /// On how many connections the last command was a take.
@@ -45,6 +41,15 @@ async fn earn(server: &Server, limiter: &Limiter) {
         connections(server) == 2
     })
     .await;
+}
+
+/// A limiter that has called until the runtime had its own connection.
+async fn near(server: &Server) -> Limiter {
+    let options = Options::new().on_error(OnError::Error);
+    let limiter = Limiter::with_options(&connect(server).with_timeout(TIMEOUT), limit(MANY, STILL), options);
+    wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
+    earn(server, &limiter).await;
+    limiter
 }
 
 /// Keeps the thread, and so its runtime, from everything else.
@@ -75,12 +80,8 @@ fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
 #[test]
 fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
     let server = Server::start();
-    let options = Options::new().on_error(OnError::Error);
-    let limiter = impatient(&server, options);
-    let runtime = runtime();
-    runtime.block_on(async {
-        wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
-        earn(&server, &limiter).await;
+    runtime().block_on(async {
+        let limiter = near(&server).await;
         for _ in 0..3 {
             block_on(limiter.take("a", 1)).expect("no outage");
         }
@@ -99,16 +100,13 @@ fn a_late_reply_costs_no_runtime_its_connection() {
         ask::<()>(&server, &["CLIENT", "PAUSE", &late_by, "WRITE"]);
     };
     let end_connections = || ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
-    let limiter = impatient(&server, Options::new());
     runtime().block_on(async {
-        wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
-        earn(&server, &limiter).await;
+        let limiter = near(&server).await;
         pause();
         take(&limiter, 1).await;
         end_connections();
         earn(&server, &limiter).await;
     });
-    drop(limiter);
     until("they are closed", || connections(&server) == 0);
     let limiter = of_threads(&server);
     pause();
@@ -143,17 +141,13 @@ fn a_runtime_without_io_calls_by_the_background() {
 #[test]
 fn it_notices_a_silent_server() {
     let server = Server::start();
-    let limiter = impatient(&server, Options::new());
     runtime().block_on(async {
-        wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
-        earn(&server, &limiter).await;
-        server.signal("STOP");
+        let limiter = near(&server).await;
         let began = Instant::now();
-        let decision = limiter.take("a", 1).await.unwrap();
+        let away = while_silent(&server, limiter.take("a", 1)).await;
         let took = began.elapsed();
-        server.signal("CONT");
-        assert!(decision.degraded && took < 2 * SOON, "{took:?}");
-        wait_for("the server", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+        assert!(matches!(away, Err(Error::ServerAway(_))) && took < 2 * SOON, "{away:?} after {took:?}");
+        wait_for("the server", SOON, async || limiter.take("a", 1).await.is_ok()).await;
         earn(&server, &limiter).await;
     });
 }
@@ -236,16 +230,12 @@ fn is_slow(server: &Server, takes: impl FnOnce()) {
 #[test]
 fn a_server_that_is_slow_is_asked_once() {
     let server = Server::start();
-    let limiter = impatient(&server, Options::new());
-    let (runtime, is_there) = (runtime(), async || !limiter.peek("a", 0).await.unwrap().degraded);
-    runtime.block_on(async {
-        wait_for("the connection", SOON, is_there).await;
-        earn(&server, &limiter).await;
-    });
+    let runtime = runtime();
+    let limiter = runtime.block_on(near(&server));
     is_slow(&server, || {
         runtime.block_on(async {
-            limiter.take("a", 1).await.unwrap();
-            wait_for("the server", SOON, is_there).await;
+            drop(limiter.take("a", 1).await);
+            wait_for("the server", SOON, async || limiter.peek("a", 0).await.is_ok()).await;
         });
     });
 }

@@ -15,7 +15,7 @@ use tokio::task::{yield_now, JoinHandle};
 
 use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, id_of, limit, limiter, logs, patient, stat, until};
+use crate::{connect, id_of, limit, limiter, logs, patient, stat, until, while_silent};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
@@ -215,9 +215,7 @@ async fn keeps_its_turn(is_slow: bool) -> bool {
     let waits = id_of(&server, "tb.btake");
     wait_for("the connection", SOON, is_there).await;
     if is_slow {
-        server.signal("STOP");
-        assert!(!is_there().await);
-        server.signal("CONT");
+        assert!(!while_silent(&server, is_there()).await);
     } else {
         ask::<u64>(&server, &["CLIENT", "KILL", "ID", &id_of(&server, "tb.peek").unwrap()]);
     }
