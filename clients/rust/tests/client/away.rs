@@ -179,7 +179,7 @@ fn a_process_that_was_suspended_waits_for_its_replies() {
         let limiter = sync::Limiter::new(&connect(&server).with_timeout(timeout), limit(10, STILL));
         until("the connection", || !limiter.peek("a", 0).unwrap().degraded);
         server.signal("STOP");
-        let (here, there) = (std::process::id(), server.pid());
+        let (here, there) = (std::process::id(), server.pid);
         // For more than ten timeouts. The server replies after that.
         let suspend = format!(
             "sleep 0.1; kill -STOP {here}; sleep 3.5; kill -CONT {here}; sleep 0.05; kill -CONT {there}"

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[tokio::test]
 async fn the_buckets_of_one_call_share_a_hash_tag() {
     let of = |cluster: &Cluster| Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
-    let clusters = [Cluster::start(), Cluster::start_without_module()];
+    let clusters = [Cluster::start(), Cluster::started(&["--cluster", "--without-module"])];
     for server in [of(&clusters[0]), of(&clusters[1]).by_script()] {
         let options = Options::new().on_error(OnError::Closed);
         let limiter = Limiter::with_options(&server, limit(10, STILL), options);
