@@ -96,9 +96,7 @@ fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
 fn a_late_reply_costs_no_runtime_its_connection() {
     let server = Server::start();
     let late_by = (TIMEOUT + TIMEOUT / 2).as_millis().to_string();
-    let pause = || {
-        ask::<()>(&server, &["CLIENT", "PAUSE", &late_by, "WRITE"]);
-    };
+    let pause = || ask::<()>(&server, &["CLIENT", "PAUSE", &late_by, "WRITE"]);
     let end_connections = || ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
     runtime().block_on(async {
         let limiter = near(&server).await;

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use crate::replies::{serve, Reply};
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, try_ask, wait_for, Cluster};
+use crate::turns::take;
 use crate::{calls, id_of, limit, patient, stat, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,10 +123,8 @@ async fn a_first_call_asks_few_of_the_nodes_that_are_silent() {
     let urls = silent.iter().map(|node| format!("redis://{}", node.local_addr().unwrap()));
     let server = Server::cluster(urls).unwrap();
     assert!(Limiter::new(&server, limit(1, STILL)).take("a", 1).await.unwrap().degraded);
-    let mut asked = 0;
-    for node in &silent {
-        asked += u32::from(node.poll_accept(&mut Context::from_waker(Waker::noop())).is_ready());
-    }
+    let mut context = Context::from_waker(Waker::noop());
+    let asked = silent.iter().filter(|node| node.poll_accept(&mut context).is_ready()).count();
     assert!((1..=5).contains(&asked), "{asked} of 12");
 }
 
@@ -194,38 +193,32 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
 #[tokio::test]
 async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
     for is_cut in [false, true] {
-        follows_the_sentinels(is_cut).await;
-    }
-}
+        let masters = [servers::Server::start(), servers::Server::start()];
+        let sentinel = Sentinel::of(&masters[0]);
+        let limiter = of_master("redis://mymaster", &[sentinel.url()]);
+        for master in &masters {
+            ask::<()>(master, &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+        }
+        let waits = |at: usize| stat(&masters[at], "tokenbucket_waiting") == 1;
+        let call = take(&masters[0], &limiter).await;
+        if is_cut {
+            // The other connection: that of the wait is not told where the calls are now.
+            ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", &id_of(&masters[0], "tb.take").unwrap()]);
+        }
+        assert!(limiter.take("b", 1).await.unwrap().allowed);
+        assert_eq!(calls(&masters[1], "tb.take"), 1);
 
-async fn follows_the_sentinels(is_cut: bool) {
-    let masters = [servers::Server::start(), servers::Server::start()];
-    let sentinel = Sentinel::of(&masters[0]);
-    let limiter = of_master("redis://mymaster", &[sentinel.url()]);
-    for master in &masters {
-        ask::<()>(master, &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+        sentinel.monitor(&masters[1]);
+        wait_for("the wait at the new master", TIMEOUT, async || waits(1)).await;
+        wait_for("a take at the new master", TIMEOUT, async || {
+            limiter.take("b", 1).await.unwrap();
+            ask::<Vec<i64>>(&masters[1], &["TB.PEEK", "tb:b", "10", STILL, "0"])[1] < 10
+        })
+        .await;
+        ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
+        let granted = call.await.unwrap().unwrap();
+        assert!(granted.allowed && !granted.degraded, "{granted:?}");
     }
-    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
-    let call = tokio::spawn(async move { waiting.take("a", 1).await });
-    let waits = |master| stat(master, "tokenbucket_waiting") == 1;
-    wait_for("the wait", TIMEOUT, async || waits(&masters[0])).await;
-    if is_cut {
-        // The other connection: that of the wait is not told where the calls are now.
-        ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", &id_of(&masters[0], "tb.take").unwrap()]);
-    }
-    assert!(limiter.take("b", 1).await.unwrap().allowed);
-    assert_eq!(calls(&masters[1], "tb.take"), 1);
-
-    sentinel.monitor(&masters[1]);
-    wait_for("the wait at the new master", TIMEOUT, async || waits(&masters[1])).await;
-    wait_for("a take at the new master", TIMEOUT, async || {
-        limiter.take("b", 1).await.unwrap();
-        ask::<Vec<i64>>(&masters[1], &["TB.PEEK", "tb:b", "10", STILL, "0"])[1] < 10
-    })
-    .await;
-    ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
-    let granted = call.await.unwrap().unwrap();
-    assert!(granted.allowed && !granted.degraded, "{granted:?}");
 }
 
 /// A sentinel that a test decides.
@@ -279,10 +272,8 @@ async fn sentinels_that_disagree_move_no_call_until_the_master_is_away() {
     }
     answers_first(0);
     assert!(is_at(0).await);
-    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
-    let call = tokio::spawn(async move { waiting.take("a", 1).await });
     let waits = |at: usize| stat(&masters[at], "tokenbucket_waiting") == 1;
-    wait_for("the wait", TIMEOUT, async || waits(0)).await;
+    let call = take(&masters[0], &limiter).await;
 
     answers_first(1);
     let asked = says[0].asked.load(Ordering::Relaxed);

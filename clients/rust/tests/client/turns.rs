@@ -42,8 +42,8 @@ fn give(server: &Server) {
     ask::<()>(server, &["TB.GIVE", "tb:a", "1", STILL, "1"]);
 }
 
-/// A take that waits in the server by now.
-async fn take(server: &Server, limiter: &Limiter) -> JoinHandle<Result<Decision, Error>> {
+/// A take of "a" that waits in the server by now.
+pub async fn take(server: &Server, limiter: &Limiter) -> JoinHandle<Result<Decision, Error>> {
     let limiter = limiter.with_max_wait(LONG);
     let call = tokio::spawn(async move { limiter.take("a", 1).await });
     waiting(server, 1).await;
@@ -139,12 +139,8 @@ async fn a_wait_that_is_forgotten_on_the_way_goes_on() {
         let call = take(&server, &limiter).await;
         forget.send(0..usize::MAX).unwrap();
         wait_for("a connection anew", SOON, async || !limiter.peek("b", 0).await.unwrap().degraded).await;
-        let began = Instant::now();
-        while stat(&server, "tokenbucket_waiting") < 2 {
-            if began.elapsed() > Duration::from_secs(5) {
-                return false;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        if tokio::time::timeout(Duration::from_secs(5), waiting(&server, 2)).await.is_err() {
+            return false;
         }
         // The first is granted to the connection that is forgotten.
         for _ in 0..2 {
@@ -199,35 +195,34 @@ async fn a_wait_leaves_an_idle_connection_that_is_forgotten() {
 #[tokio::test]
 async fn a_wait_keeps_its_turn_when_another_connection_fails() {
     for is_slow in [false, true] {
-        once_of_three(async || keeps_its_turn(is_slow).await).await;
+        once_of_three(async || {
+            let server = Server::start();
+            // Less than the time between two looks.
+            let timeout = Duration::from_millis(300);
+            let limiter = Limiter::new(&connect(&server).with_timeout(timeout), limit(1, STILL));
+            let is_there = async || !limiter.peek("b", 0).await.unwrap().degraded;
+            wait_for("the connection", SOON, is_there).await;
+            empty(&server);
+            let call = take(&server, &limiter).await;
+            let waits = id_of(&server, "tb.btake");
+            wait_for("the connection", SOON, is_there).await;
+            if is_slow {
+                assert!(!while_silent(&server, is_there()).await);
+            } else {
+                ask::<u64>(&server, &["CLIENT", "KILL", "ID", &id_of(&server, "tb.peek").unwrap()]);
+            }
+            // More than two looks.
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(1500) {
+                is_there().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let keeps = id_of(&server, "tb.btake") == waits;
+            give(&server);
+            call.await.unwrap().unwrap().allowed && keeps
+        })
+        .await;
     }
-}
-
-async fn keeps_its_turn(is_slow: bool) -> bool {
-    let server = Server::start();
-    // Less than the time between two looks.
-    let timeout = Duration::from_millis(300);
-    let limiter = Limiter::new(&connect(&server).with_timeout(timeout), limit(1, STILL));
-    let is_there = async || !limiter.peek("b", 0).await.unwrap().degraded;
-    wait_for("the connection", SOON, is_there).await;
-    empty(&server);
-    let call = take(&server, &limiter).await;
-    let waits = id_of(&server, "tb.btake");
-    wait_for("the connection", SOON, is_there).await;
-    if is_slow {
-        assert!(!while_silent(&server, is_there()).await);
-    } else {
-        ask::<u64>(&server, &["CLIENT", "KILL", "ID", &id_of(&server, "tb.peek").unwrap()]);
-    }
-    // More than two looks.
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(1500) {
-        is_there().await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let keeps = id_of(&server, "tb.btake") == waits;
-    give(&server);
-    call.await.unwrap().unwrap().allowed && keeps
 }
 
 #[tokio::test]
