@@ -79,11 +79,11 @@ impl Server {
 
     /// A server, by options of the launcher.
     pub fn started(options: &[&str]) -> Self {
-        let (launcher, line) = Launcher::start(options);
-        Self::all(&launcher, &line).remove(0)
+        Self::all(options).remove(0)
     }
 
-    fn all(launcher: &Arc<Launcher>, line: &Value) -> Vec<Self> {
+    fn all(options: &[&str]) -> Vec<Self> {
+        let (launcher, line) = Launcher::start(options);
         let server = |(node, place): (usize, &Value)| Self {
             launcher: launcher.clone(),
             node,
@@ -147,7 +147,6 @@ pub async fn wait_for(what: &str, within: Duration, mut condition: impl AsyncFnM
 
 /// Three masters, and whatever a test adds.
 pub struct Cluster {
-    launcher: Arc<Launcher>,
     pub nodes: Vec<Server>,
 }
 
@@ -157,19 +156,18 @@ impl Cluster {
     }
 
     pub fn started(options: &[&str]) -> Self {
-        let (launcher, line) = Launcher::start(options);
-        Self { nodes: Server::all(&launcher, &line), launcher }
+        Self { nodes: Server::all(options) }
     }
 
     /// Moves a slot in which there is nothing yet.
     pub fn move_slot_of(&self, key: &str, to: usize) {
-        self.launcher.tell(&json!(["move_slot", key, to]));
+        self.nodes[0].launcher.tell(&json!(["move_slot", key, to]));
     }
 
     /// Puts a new node in the place of this one, which keeps no slot.
     pub fn replace(&self, node: usize) {
-        let replica = self.launcher.tell(&json!(["replica", node]));
-        self.launcher.tell(&json!(["take_over", replica["node"]]));
+        let replica = self.nodes[0].launcher.tell(&json!(["replica", node]));
+        self.nodes[0].launcher.tell(&json!(["take_over", replica["node"]]));
     }
 
     pub fn urls(&self) -> String {
@@ -179,7 +177,7 @@ impl Cluster {
 
     /// Which of the nodes has the bucket.
     pub fn node_of(&self, key: &str) -> usize {
-        number(&self.launcher.tell(&json!(["node_of", key])))
+        number(&self.nodes[0].launcher.tell(&json!(["node_of", key])))
     }
 }
 

@@ -128,11 +128,8 @@ async fn calls_that_find_a_replica_share_one_connection_anew() {
     for _ in 0..20 {
         assert!(limiter.take("a", 1).await.unwrap().degraded, "the policy decides");
     }
-    assert_eq!(
-        stat(&server, "total_connections_received"),
-        connections + 2,
-        "one of them asks for this number"
-    );
+    let more = stat(&server, "total_connections_received") - connections;
+    assert_eq!(more, 2, "one of them asks for this number");
     ask::<()>(&server, &["REPLICAOF", "NO", "ONE"]);
     assert!(!limiter.take("a", 1).await.unwrap().degraded);
 }
@@ -238,10 +235,8 @@ fn a_wait_ends_where_no_thread_starts() {
     if !is_alone("a_wait_ends_where_no_thread_starts", "RUST_MIN_STACK=$((1 << 50)) timeout 30") {
         return;
     }
-    let limiter = sync::Limiter::new(
-        &tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap(),
-        limit(1, "1/s"),
-    );
+    let server = tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap();
+    let limiter = sync::Limiter::new(&server, limit(1, "1/s"));
     assert!(limiter.take("a", 1).unwrap().degraded);
     let began = Instant::now();
     assert!(limiter.wait("a", 1, Duration::from_secs(20)).unwrap().allowed);

@@ -9,9 +9,8 @@ use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, patient, stat, while_silent, STILL};
+use crate::{calls, connect, limit, limiter, patient, stat, while_silent, LONG, STILL};
 
-const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 const BRIEF: Duration = Duration::from_millis(300);
 

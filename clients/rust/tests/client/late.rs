@@ -11,9 +11,8 @@ use tokio::runtime::Handle;
 
 use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, while_silent, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, while_silent, LONG, STILL};
 
-const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]

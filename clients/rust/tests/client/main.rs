@@ -35,6 +35,8 @@ use crate::servers::ask;
 
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/h";
+/// A test does not last as long.
+pub const LONG: Duration = Duration::from_secs(3600);
 
 pub fn connect(server: &servers::Server) -> Server {
     Server::connect(server.url()).expect("a URL")
@@ -72,9 +74,7 @@ pub async fn while_silent<T>(server: &servers::Server, call: impl Future<Output 
 
 /// The number that the server's INFO has under this name.
 pub fn stat(server: &servers::Server, name: &str) -> u64 {
-    let info: String = ask(server, &["INFO", "everything"]);
-    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
-    value.expect("a number")
+    ask::<redis::InfoDict>(server, &["INFO", "everything"]).get(name).expect("a number")
 }
 
 /// The connection whose last command that is.

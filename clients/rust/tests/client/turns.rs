@@ -15,9 +15,8 @@ use tokio::task::{yield_now, JoinHandle};
 
 use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, id_of, limit, limiter, logs, patient, stat, until, while_silent};
+use crate::{connect, id_of, limit, limiter, logs, patient, stat, until, while_silent, LONG};
 
-const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
 const STILL: &str = "1/h";
 /// A test that waits for longer has failed.
