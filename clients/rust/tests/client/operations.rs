@@ -1,6 +1,6 @@
 //! Times of real calls, hooks, and what `tracing` hears.
 
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::fake::Fake;
@@ -25,18 +25,17 @@ async fn a_reservation_sleeps_until_its_turn() {
 #[tokio::test]
 async fn the_hook_hears_of_every_decision() {
     let server = Server::start();
-    let heard: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
-    let hears = heard.clone();
+    let (told, heard) = mpsc::channel();
     let options = Options::new().on_decision(move |name, limit, decision: &Decision, took| {
         assert!(limit.capacity() == "1" && took < Duration::from_secs(60));
-        hears.lock().unwrap().push((name.to_owned(), decision.allowed));
+        told.send((name.to_owned(), decision.allowed)).unwrap();
     });
     let limiter = limiter(&server, limit(1, STILL), options);
     for _ in 0..2 {
         limiter.take("a", 1).await.unwrap();
     }
     limiter.take_all(&[Part::new("b", &limit(1, STILL), 1)]).await.unwrap();
-    let heard = heard.lock().unwrap().clone();
+    let heard: Vec<_> = heard.try_iter().collect();
     assert_eq!(heard, [("a".to_owned(), true), ("a".to_owned(), false), ("b".to_owned(), true)]);
 }
 

@@ -11,7 +11,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::watch;
-use tokio::task::{yield_now, JoinHandle};
+use tokio::task::{yield_now, JoinHandle, JoinSet};
 
 use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
@@ -273,14 +273,12 @@ async fn a_wait_that_nothing_answers_ends_in_the_denial_of_that_moment() {
         let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(Duration::from_secs(1));
         let limiter = Limiter::new(&server, limit(1, STILL)).with_max_wait(Duration::from_millis(300));
         let began = Instant::now();
-        let asking: Vec<_> = (0..calls)
-            .map(|_| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.take("a", 1).await })
-            })
-            .collect();
-        for call in asking {
-            let denied = call.await.unwrap().unwrap();
+        let mut asking = JoinSet::new();
+        for _ in 0..calls {
+            let limiter = limiter.clone();
+            asking.spawn(async move { limiter.take("a", 1).await.unwrap() });
+        }
+        for denied in asking.join_all().await {
             assert!(!denied.allowed && !denied.degraded, "{denied:?}");
         }
         // In a busy process a call may wait for its reply for ten timeouts.
