@@ -2,9 +2,6 @@
 
 #![allow(missing_docs)]
 
-#[path = "../../../../tests/common/clock.rs"]
-#[allow(dead_code)]
-mod clock;
 #[path = "../sentinel.rs"]
 mod sentinel;
 #[path = "../servers.rs"]
