@@ -10,7 +10,7 @@ use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 
 use crate::replies::{serve, Reply};
 use crate::servers::{ask, try_ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, stat, until, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, stat, until, LONG, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() {
@@ -120,8 +120,7 @@ async fn a_server_that_refuses_writes_is_logged_once() {
 #[tokio::test]
 async fn calls_that_find_a_replica_share_one_connection_anew() {
     let server = Server::start();
-    let limiter =
-        Limiter::new(&patient(&server).with_retry_every(Duration::from_secs(3600)), limit(2, STILL));
+    let limiter = Limiter::new(&patient(&server).with_retry_every(LONG), limit(2, STILL));
     assert!(!limiter.take("a", 1).await.unwrap().degraded);
     ask::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
     let connections = stat(&server, "total_connections_received");

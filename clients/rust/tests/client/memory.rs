@@ -8,7 +8,7 @@ use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, id_of, limit, limiter, STILL};
+use crate::{calls, connect, id_of, limit, limiter, LONG, STILL};
 
 fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
     let fake = Fake::new();
@@ -126,10 +126,8 @@ async fn calls_whose_callers_left_end_a_remembered_denial() {
     let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new().remember_denials(1));
     assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
-    let call = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.wait("a", 10, Duration::from_secs(3600)).await }
-    });
+    let waiting = limiter.clone();
+    let call = tokio::spawn(async move { waiting.wait("a", 10, LONG).await });
     let soon = Duration::from_secs(10);
     wait_for("a denial", soon, async || {
         limiter.peek("a", 0).await.unwrap().remaining < 0 && !limiter.take("a", 5).await.unwrap().allowed
