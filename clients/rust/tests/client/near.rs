@@ -1,12 +1,11 @@
 //! A runtime that makes many calls carries them itself, on a connection of its own. So do threads, one at a time.
 
 use std::cell::OnceCell;
-use std::future::{pending, Future};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::future::pending;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pollster::block_on;
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::runtime::{Builder, Runtime};
 
@@ -52,17 +51,6 @@ async fn near(server: &Server) -> Limiter {
     limiter
 }
 
-/// Keeps the thread, and so its runtime, from everything else.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return value;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
     let server = Server::start();
@@ -83,6 +71,7 @@ fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
     runtime().block_on(async {
         let limiter = near(&server).await;
         for _ in 0..3 {
+            // It keeps the thread, and so its runtime, from everything else.
             block_on(limiter.take("a", 1)).expect("no outage");
         }
         ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
@@ -248,7 +237,7 @@ fn of_threads(server: &Server) -> sync::Limiter {
 }
 
 #[test]
-fn many_threads_have_one_connection_more_and_wait_for_a_slow_server() {
+fn many_threads_have_one_connection_more_while_their_server_lives_and_wait_for_a_slow_one() {
     let server = Server::start();
     let limiter = of_threads(&server);
     thread::scope(|scope| {
@@ -260,6 +249,8 @@ fn many_threads_have_one_connection_more_and_wait_for_a_slow_server() {
     is_slow(&server, || assert!(limiter.take("a", 1).is_ok()));
     ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
     limiter.take("a", 1).expect("a connection anew");
+    drop(limiter);
+    until("they are closed", || connections(&server) == 0);
 }
 
 #[test]
@@ -279,13 +270,6 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
     let took = began.elapsed();
     server.signal("CONT");
     assert!(matches!(hurried, Err(Error::DeadlinePassed)) && took < TIMEOUT, "{hurried:?} after {took:?}");
-}
-
-#[test]
-fn a_server_that_is_dropped_leaves_no_connection() {
-    let server = Server::start();
-    drop(of_threads(&server));
-    until("it is closed", || connections(&server) == 0);
 }
 
 #[test]
