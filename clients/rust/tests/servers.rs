@@ -6,60 +6,56 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use serde_json::{json, Value};
 
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A launcher and what it has started. It ends when its input does.
-struct Launcher {
-    child: Child,
-    lines: Mutex<Option<(ChildStdin, Lines<BufReader<ChildStdout>>)>>,
-}
+struct Launcher(Mutex<(Child, Lines<BufReader<ChildStdout>>)>);
 
 impl Launcher {
-    /// The launcher, and the line that says where its servers are.
-    fn start(options: &[&str]) -> (Arc<Self>, String) {
+    /// The launcher, and where its servers are.
+    fn start(options: &[&str]) -> (Arc<Self>, Value) {
         let mut command = Command::new("python3");
         command.arg(repository().join("testing/launch.py")).arg("serve");
         command.args(options).env("MODULE", module()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("python3, which runs testing/launch.py");
-        let input = child.stdin.take().expect("a pipe");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let first = lines.next().expect("a server that starts").expect("a line");
-        (Arc::new(Self { child, lines: Mutex::new(Some((input, lines))) }), first)
+        (Arc::new(Self(Mutex::new((child, lines)))), serde_json::from_str(&first).expect("JSON"))
     }
 
-    /// Sends a line, and returns the reply.
-    fn tell(&self, line: &str) -> String {
-        let mut lines = self.lines.lock().expect("no panic");
-        let (input, output) = lines.as_mut().expect("a launcher that runs");
-        writeln!(input, "{line}").expect("a launcher that runs");
-        let reply = output.next().expect("a reply").expect("a line");
-        assert!(!reply.starts_with(r#"{"error""#), "{line}: {reply}");
-        reply
+    /// Sends a request, and returns the reply.
+    fn tell(&self, request: &Value) -> Value {
+        let (child, lines) = &mut *self.0.lock().expect("no panic");
+        writeln!(child.stdin.as_mut().expect("a pipe"), "{request}").expect("a launcher that runs");
+        let line = lines.next().expect("a reply").expect("a line");
+        let mut reply: Value = serde_json::from_str(&line).expect("JSON");
+        assert!(reply["error"].is_null(), "{request}: {line}");
+        reply["reply"].take()
     }
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        *self.lines.lock().expect("no panic") = None;
-        let _ = self.child.wait();
+        // This closes its input.
+        let _ = self.0.get_mut().expect("no panic").0.wait();
     }
 }
 
-/// The numbers that follow a name in a line of JSON as the launcher writes it.
-fn numbers(line: &str, name: &str) -> Vec<u32> {
-    let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
-    line.split(&format!("\"{name}\": ")).skip(1).filter_map(digits).collect()
+fn number<T: TryFrom<u64>>(value: &Value) -> T {
+    value.as_u64().and_then(|number| number.try_into().ok()).expect("a number")
 }
 
 /// A server with the module, unless told otherwise.
 pub struct Server {
     launcher: Arc<Launcher>,
     node: usize,
-    pid: u32,
+    pub pid: u32,
     pub port: u16,
     /// Where its clock is, if it has one of its own.
     pub folder: PathBuf,
@@ -83,43 +79,35 @@ impl Server {
 
     /// A server, by options of the launcher.
     pub fn started(options: &[&str]) -> Self {
-        let (launcher, line) = Launcher::start(options);
-        Self::all(&launcher, &line).remove(0)
+        Self::all(options).remove(0)
     }
 
-    fn all(launcher: &Arc<Launcher>, line: &str) -> Vec<Self> {
-        let folder = line.split(r#""folder": ""#).nth(1).and_then(|rest| rest.split('"').next());
-        let folder = Path::new(folder.unwrap_or_default());
-        let nodes = numbers(line, "port").into_iter().zip(numbers(line, "pid"));
-        let server = |(node, (port, pid))| Self {
+    fn all(options: &[&str]) -> Vec<Self> {
+        let (launcher, line) = Launcher::start(options);
+        let server = |(node, place): (usize, &Value)| Self {
             launcher: launcher.clone(),
             node,
-            pid,
-            port: u16::try_from(port).expect("a port"),
-            folder: folder.to_owned(),
+            pid: number(&place["pid"]),
+            port: number(&place["port"]),
+            folder: line["folder"].as_str().expect("a folder").into(),
         };
-        nodes.enumerate().map(server).collect()
+        line["nodes"].as_array().expect("nodes").iter().enumerate().map(server).collect()
     }
 
     /// Starts it on the same port as ever. It keeps nothing.
     pub fn start_again(&mut self) {
-        let reply = self.launcher.tell(&format!(r#"["start", {}]"#, self.node));
-        self.pid = numbers(&reply, "reply")[0];
+        self.pid = number(&self.launcher.tell(&json!(["start", self.node])));
     }
 
     /// Ends it without a word to anybody.
     pub fn kill(&self) {
-        self.launcher.tell(&format!(r#"["stop", {}]"#, self.node));
+        self.launcher.tell(&json!(["stop", self.node]));
     }
 
     /// Sends a signal, by the name that kill(1) has for it.
     pub fn signal(&self, signal: &str) {
         let done = Command::new("kill").arg(format!("-{signal}")).arg(self.pid.to_string()).status();
         assert!(done.expect("kill").success());
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.pid
     }
 
     pub fn url(&self) -> String {
@@ -159,7 +147,6 @@ pub async fn wait_for(what: &str, within: Duration, mut condition: impl AsyncFnM
 
 /// Three masters, and whatever a test adds.
 pub struct Cluster {
-    launcher: Arc<Launcher>,
     pub nodes: Vec<Server>,
 }
 
@@ -168,24 +155,19 @@ impl Cluster {
         Self::started(&["--cluster"])
     }
 
-    pub fn start_without_module() -> Self {
-        Self::started(&["--cluster", "--without-module"])
-    }
-
-    fn started(options: &[&str]) -> Self {
-        let (launcher, line) = Launcher::start(options);
-        Self { nodes: Server::all(&launcher, &line), launcher }
+    pub fn started(options: &[&str]) -> Self {
+        Self { nodes: Server::all(options) }
     }
 
     /// Moves a slot in which there is nothing yet.
     pub fn move_slot_of(&self, key: &str, to: usize) {
-        self.launcher.tell(&format!(r#"["move_slot", {key:?}, {to}]"#));
+        self.nodes[0].launcher.tell(&json!(["move_slot", key, to]));
     }
 
     /// Puts a new node in the place of this one, which keeps no slot.
     pub fn replace(&self, node: usize) {
-        let replica = numbers(&self.launcher.tell(&format!(r#"["replica", {node}]"#)), "node")[0];
-        self.launcher.tell(&format!(r#"["take_over", {replica}]"#));
+        let replica = self.nodes[0].launcher.tell(&json!(["replica", node]));
+        self.nodes[0].launcher.tell(&json!(["take_over", replica["node"]]));
     }
 
     pub fn urls(&self) -> String {
@@ -195,7 +177,7 @@ impl Cluster {
 
     /// Which of the nodes has the bucket.
     pub fn node_of(&self, key: &str) -> usize {
-        numbers(&self.launcher.tell(&format!(r#"["node_of", {key:?}]"#)), "reply")[0] as usize
+        number(&self.nodes[0].launcher.tell(&json!(["node_of", key])))
     }
 }
 

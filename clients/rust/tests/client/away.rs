@@ -7,11 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
 
+use crate::replies::{serve, Reply};
 use crate::servers::{ask, try_ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, stat, until, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, stat, until, LONG, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() {
@@ -64,13 +63,7 @@ async fn a_server_that_runs_a_script_is_away_whatever_the_database() {
 
 #[tokio::test]
 async fn what_is_no_server_is_an_error_of_one_line() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-        }
-    });
+    let url = serve(|_, _| Reply::Text("HTTP/1.1 400 Bad Request\r\n\r\n".to_owned())).await;
     let server = tokenbucket_client::Server::connect(url).unwrap();
     let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().on_error(OnError::Error));
     let error = limiter.take("a", 1).await.unwrap_err().to_string();
@@ -127,33 +120,37 @@ async fn a_server_that_refuses_writes_is_logged_once() {
 #[tokio::test]
 async fn calls_that_find_a_replica_share_one_connection_anew() {
     let server = Server::start();
-    let limiter =
-        Limiter::new(&patient(&server).with_retry_every(Duration::from_secs(3600)), limit(2, STILL));
+    let limiter = Limiter::new(&patient(&server).with_retry_every(LONG), limit(2, STILL));
     assert!(!limiter.take("a", 1).await.unwrap().degraded);
     ask::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
     let connections = stat(&server, "total_connections_received");
     for _ in 0..20 {
         assert!(limiter.take("a", 1).await.unwrap().degraded, "the policy decides");
     }
-    assert_eq!(
-        stat(&server, "total_connections_received"),
-        connections + 2,
-        "one of them asks for this number"
-    );
+    let more = stat(&server, "total_connections_received") - connections;
+    assert_eq!(more, 2, "one of them asks for this number");
     ask::<()>(&server, &["REPLICAOF", "NO", "ONE"]);
     assert!(!limiter.take("a", 1).await.unwrap().degraded);
 }
 
-/// Runs this test again in a process that may open few files.
+/// Returns whether this process runs only the test. If not, a shell runs the test again in one that does, by these words.
+fn is_alone(test: &str, by: &str) -> bool {
+    if std::env::var_os("IS_ALONE").is_some() {
+        return true;
+    }
+    let again = format!("{by} \"$0\" --exact away::{test} --test-threads=1");
+    let mut alone = Command::new("sh");
+    alone.args(["-c", &again]).arg(std::env::current_exe().unwrap()).env("IS_ALONE", "1");
+    let done = alone.output().unwrap();
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success() && output.contains("1 passed"), "{output}");
+    false
+}
+
+/// In a process that may open few files.
 #[test]
 fn a_process_without_a_free_file_asks_once_it_has_one() {
-    if std::env::var_os("FEW_FILES").is_none() {
-        let again =
-            "ulimit -n 64; exec \"$0\" --exact away::a_process_without_a_free_file_asks_once_it_has_one";
-        let program = std::env::current_exe().unwrap();
-        let done =
-            Command::new("sh").args(["-c", again]).arg(program).env("FEW_FILES", "1").output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    if !is_alone("a_process_without_a_free_file_asks_once_it_has_one", "ulimit -n 64; exec") {
         return;
     }
     let server = Server::start();
@@ -166,13 +163,10 @@ fn a_process_without_a_free_file_asks_once_it_has_one() {
     until("it asks", || !limiter.take("a", 1).unwrap().degraded);
 }
 
-/// Runs this test again in a process of its own, which is suspended in the middle of a call.
+/// In a process that is suspended in the middle of a call.
 #[test]
 fn a_process_that_was_suspended_waits_for_its_replies() {
-    if std::env::var_os("IS_SUSPENDED").is_none() {
-        let words = ["--exact", "away::a_process_that_was_suspended_waits_for_its_replies"];
-        let mut alone = Command::new(std::env::current_exe().unwrap());
-        assert!(alone.args(words).env("IS_SUSPENDED", "1").status().unwrap().success());
+    if !is_alone("a_process_that_was_suspended_waits_for_its_replies", "exec") {
         return;
     }
     let server = Server::start();
@@ -181,7 +175,7 @@ fn a_process_that_was_suspended_waits_for_its_replies() {
         let limiter = sync::Limiter::new(&connect(&server).with_timeout(timeout), limit(10, STILL));
         until("the connection", || !limiter.peek("a", 0).unwrap().degraded);
         server.signal("STOP");
-        let (here, there) = (std::process::id(), server.pid());
+        let (here, there) = (std::process::id(), server.pid);
         // For more than ten timeouts. The server replies after that.
         let suspend = format!(
             "sleep 0.1; kill -STOP {here}; sleep 3.5; kill -CONT {here}; sleep 0.05; kill -CONT {there}"
@@ -195,15 +189,11 @@ fn a_process_that_was_suspended_waits_for_its_replies() {
     assert!((0..3).any(|_| is_decided()));
 }
 
-/// Runs itself once more, in a process that cannot start a thread when it connects by a name and when it reports a renewal.
-/// There a panic ends it, as in a program that is built so.
+/// In a process that cannot start a thread when it connects by a name and when it reports a renewal. There a panic ends it, as
+/// in a program that is built so.
 #[test]
 fn a_process_that_starts_no_more_threads_goes_on() {
-    if std::env::var_os("NO_MORE_THREADS").is_none() {
-        let words = ["--exact", "away::a_process_that_starts_no_more_threads_goes_on", "--test-threads=1"];
-        let mut alone = Command::new(std::env::current_exe().unwrap());
-        let done = alone.args(words).env("NO_MORE_THREADS", "1").output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&[done.stdout, done.stderr].concat()));
+    if !is_alone("a_process_that_starts_no_more_threads_goes_on", "exec") {
         return;
     }
     let server = Server::start();
@@ -238,20 +228,14 @@ fn a_process_that_starts_no_more_threads_goes_on() {
     assert!(!hold.is_lost());
 }
 
-/// Runs itself once more, in a process whose threads would need more memory than there is.
+/// In a process whose threads would need more memory than there is.
 #[test]
 fn a_wait_ends_where_no_thread_starts() {
-    if std::env::var_os("RUST_MIN_STACK").is_none() {
-        let words = ["--exact", "away::a_wait_ends_where_no_thread_starts", "--test-threads=1"];
-        let mut alone = Command::new("timeout");
-        alone.arg("30").arg(std::env::current_exe().unwrap()).args(words);
-        assert!(alone.env("RUST_MIN_STACK", (1_u64 << 50).to_string()).status().unwrap().success());
+    if !is_alone("a_wait_ends_where_no_thread_starts", "RUST_MIN_STACK=$((1 << 50)) timeout 30") {
         return;
     }
-    let limiter = sync::Limiter::new(
-        &tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap(),
-        limit(1, "1/s"),
-    );
+    let server = tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap();
+    let limiter = sync::Limiter::new(&server, limit(1, "1/s"));
     assert!(limiter.take("a", 1).unwrap().degraded);
     let began = Instant::now();
     assert!(limiter.wait("a", 1, Duration::from_secs(20)).unwrap().allowed);

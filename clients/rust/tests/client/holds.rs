@@ -7,11 +7,9 @@ use redis::Value;
 use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
 
-use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, patient, stat, STILL};
+use crate::{calls, connect, limit, limiter, patient, stat, while_silent, LONG, STILL};
 
-const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 const BRIEF: Duration = Duration::from_millis(300);
 
@@ -19,32 +17,9 @@ async fn remaining(limiter: &Limiter, name: &str) -> i64 {
     limiter.peek(name, 0).await.unwrap().remaining
 }
 
-/// On its server the time stands still: no hold expires before the test lets it.
-fn start_with_clock() -> (Server, Clock) {
-    let server = Server::started(&["--clock"]);
-    let clock = Clock::new(&server.folder);
-    (server, clock)
-}
-
 async fn is_renewed(server: &Server, command: &str) {
     let before = calls(server, command);
     wait_for("renewals", SOON, async || calls(server, command) >= before + 2).await;
-}
-
-#[tokio::test]
-async fn a_lost_hold_says_so_and_is_not_taken_anew() {
-    let (server, clock) = start_with_clock();
-    let limiter = limiter(&server, limit(1, "0"), Options::new());
-    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
-    is_renewed(&server, "tb.renew").await;
-    assert!(!hold.is_lost());
-    clock.advance_us(300_000);
-    let other = limiter.hold("a", 1, LONG).await.unwrap();
-    tokio::time::timeout(SOON, hold.lost()).await.expect("it is lost");
-    assert!(hold.is_lost() && !hold.decision().allowed());
-    other.settle().await.unwrap();
-    assert!(!hold.settle().await.unwrap().allowed());
-    assert_eq!((remaining(&limiter, "a").await, calls(&server, "tb.hold")), (1, 2));
 }
 
 #[tokio::test]
@@ -59,7 +34,8 @@ async fn a_hold_that_the_server_refuses_to_renew_is_lost() {
 
 #[tokio::test]
 async fn a_hold_of_nothing_in_one_of_its_limits_is_not_lost() {
-    let (server, _clock) = start_with_clock();
+    // Its time stands still: no hold expires.
+    let server = Server::started(&["--clock"]);
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let of_both =
         |amount| [1.0, amount].map(|amount| Part::new(format!("{{a}}:{amount}"), limiter.limit(), amount));
@@ -103,16 +79,12 @@ async fn a_hold_that_the_server_took_on_ends_here_as_well() {
     let server = Server::start();
     let limiter = Limiter::new(&connect(&server), limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
-    server.signal("STOP");
-    let hold = limiter.hold("a", 1, 10 * BRIEF).await.unwrap();
+    let hold = while_silent(&server, limiter.hold("a", 1, 10 * BRIEF)).await.unwrap();
     assert!(hold.decision().binding.degraded);
-    server.signal("CONT");
     wait_for("a renewal", SOON, async || !hold.decision().binding.degraded).await;
     hold.settle().await.unwrap();
-    server.signal("STOP");
-    let again = limiter.hold("a", 1, LONG).await;
-    server.signal("CONT");
-    assert!(again.unwrap().decision().binding.degraded);
+    let again = while_silent(&server, limiter.hold("a", 1, LONG)).await.unwrap();
+    assert!(again.decision().binding.degraded);
 }
 
 #[tokio::test]
@@ -146,7 +118,8 @@ async fn a_hold_of_an_alternative_that_wants_nothing_is_settled() {
 
 #[tokio::test]
 async fn a_renewal_keeps_the_number_of_the_alternative() {
-    let (server, _clock) = start_with_clock();
+    // Its time stands still: no hold expires.
+    let server = Server::started(&["--clock"]);
     let limiter = limiter(&server, limit(1, "0"), Options::new());
     let hold = limiter.hold_any(&alternatives([[("a", 2.0)], [("b", 1.0)]]), BRIEF).await.unwrap();
     is_renewed(&server, "tb.renew").await;
@@ -163,14 +136,12 @@ async fn an_alternative_that_the_server_grants_late_ends() {
     let limiter = Limiter::new(&quick, limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     ask::<Value>(&server, &["TB.HOLD", "tb:{x}:a", "1", "0", "1", "3600000", "other"]);
-    server.signal("STOP");
     let mut either = alternatives([[("common", 0.0), ("a", 1.0)], [("common", 1.0), ("b", 1.0)]]);
     for (at, parts) in either.iter_mut().enumerate() {
         parts[0] = Part::new("{x}:common", &limit(9, STILL), at);
     }
-    let hold = limiter.hold_any(&either, LONG).await.unwrap();
+    let hold = while_silent(&server, limiter.hold_any(&either, LONG)).await.unwrap();
     assert_eq!((hold.decision().binding.granted, hold.decision().binding.degraded), (1, true));
-    server.signal("CONT");
     wait_for("the late call", SOON, async || calls(&server, "tb.holdany") >= 1).await;
     for key in ["tb:{x}:b", "tb:{x}:common"] {
         wait_for(key, 2 * SOON, async || ask::<Vec<Value>>(&server, &["TB.HOLDS", key]).is_empty()).await;

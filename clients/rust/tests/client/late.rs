@@ -1,21 +1,18 @@
 //! Holds that come when their callers no longer wait, calls from many runtimes, and hooks that wait or panic.
 
 use std::future::{pending, Future};
-use std::mem::take;
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use redis::Value;
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options, Part};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
+use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, while_silent, LONG, STILL};
 
-const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -23,10 +20,8 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     let server = Server::start();
     let limiter = Limiter::new(&connect(&server), limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
-    server.signal("STOP");
-    let hold = limiter.hold("a", 1, LONG).await.unwrap();
+    let hold = while_silent(&server, limiter.hold("a", 1, LONG)).await.unwrap();
     assert!(hold.decision().binding.degraded);
-    server.signal("CONT");
     wait_for("the late call", SOON, async || calls(&server, "tb.hold") >= 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let left = || ask::<Vec<i64>>(&server, &["TB.PEEK", "tb:a", "1", "0", "0"])[1];
@@ -36,53 +31,32 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     wait_for("the grant to be given back", SOON, async || left() == 1).await;
 }
 
-/// How a server fails the first call of that name, which it may execute later.
-#[derive(Clone, Copy)]
-enum First {
-    IsCut(&'static str),
-    IsSilent(&'static str),
-}
-
-/// Serves one connection at a time. Fails the first call, and replies to all others that they are allowed, or denied. Tells what
-/// they are, and when a connection was reset.
-async fn fail_first(listener: TcpListener, first: First, allowed: u8, asked: mpsc::Sender<String>) {
-    let (mut is_first, mut buffer) = (true, [0; 4096]);
-    'connections: while let Ok((mut stream, _)) = listener.accept().await {
-        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-            let text = String::from_utf8_lossy(&buffer[..count]);
-            for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-                let reply = match first {
-                    First::IsCut(of) if command == of && take(&mut is_first) => continue 'connections,
-                    First::IsSilent(of) if command == of && take(&mut is_first) => continue,
-                    _ if !command.starts_with("TB.") => "+OK\r\n".to_owned(),
-                    _ => format!("*4\r\n:{allowed}\r\n:0\r\n:600000\r\n:600000\r\n"),
-                };
-                let _ = asked.send(command.to_owned());
-                stream.write_all(reply.as_bytes()).await.unwrap();
-            }
-        }
-        let asked = asked.clone();
-        tokio::spawn(async move {
-            let is_reset = stream.ready(Interest::ERROR).await.is_ok();
-            is_reset.then(|| asked.send("reset".to_owned()))
-        });
-    }
-}
-
-/// A server that fails the first call, and what it was asked since.
-async fn failing(first: First, allowed: u8) -> (tokenbucket_client::Server, mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
+/// A server that fails the first call of that name, which it may execute later, and replies to all others that they are allowed,
+/// or denied. Reports what they are, and when a connection was reset.
+async fn failing(
+    call: &'static str,
+    failure: Reply,
+    allowed: u8,
+) -> (tokenbucket_client::Server, mpsc::Receiver<String>) {
     let (told, asked) = mpsc::channel();
-    tokio::spawn(fail_first(listener, first, allowed, told));
-    (tokenbucket_client::Server::connect(url).unwrap(), asked)
+    let mut failure = Some(failure);
+    let url = serve(move |_, command| {
+        failure.take_if(|_| command == call).unwrap_or_else(|| {
+            let _ = told.send(command.to_owned());
+            Reply::Text(match command.starts_with("TB.") {
+                true => format!("*4\r\n:{allowed}\r\n:0\r\n:600000\r\n:600000\r\n"),
+                false => "+OK\r\n".to_owned(),
+            })
+        })
+    });
+    (tokenbucket_client::Server::connect(url.await).unwrap(), asked)
 }
 
 #[tokio::test]
 async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
     for is_any in [false, true] {
         let name = if is_any { "TB.HOLDANY" } else { "TB.HOLD" };
-        let (server, asked) = failing(First::IsCut(name), 0).await;
+        let (server, asked) = failing(name, Reply::Cut, 0).await;
         let limiter = Limiter::new(&server.with_timeout(SOON), limit(1, "0"));
         let either = [1, 2].map(|amount| vec![Part::new("a", limiter.limit(), amount)]);
         let held = match is_any {
@@ -97,9 +71,8 @@ async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
 /// Its first call may come after the settlement.
 #[tokio::test]
 async fn a_hold_in_doubt_is_settled_again() {
-    for (first, allowed) in [(First::IsCut("TB.HOLD"), 1), (First::IsSilent("TB.HOLD"), 0)] {
-        let (server, asked) = failing(first, allowed).await;
-        let is_silent = matches!(first, First::IsSilent(_));
+    for (is_silent, failure, allowed) in [(false, Reply::Cut, 1), (true, Reply::Text(String::new()), 0)] {
+        let (server, asked) = failing("TB.HOLD", failure, allowed).await;
         let timeout = if is_silent { Duration::from_millis(100) } else { SOON };
         let server = server.with_timeout(timeout).with_retry_every(Duration::from_millis(1));
         let limiter = Limiter::new(&server, limit(1, "0"));
@@ -147,9 +120,7 @@ async fn a_hold_that_is_made_again_under_its_id_stays() {
         })
         .await;
         if outage.is_some() {
-            server.signal("STOP");
-            assert!(!is_held().await);
-            server.signal("CONT");
+            assert!(!while_silent(&server, is_held()).await);
         } else {
             leave(is_held()).await;
         }
@@ -179,7 +150,7 @@ async fn a_hold_that_no_call_of_its_id_gets_ends() {
     wait_for("the settlement", SOON, is_settled).await;
 
     // Denied, and the first call may still come.
-    let (server, asked) = failing(First::IsSilent("TB.HOLD"), 0).await;
+    let (server, asked) = failing("TB.HOLD", Reply::Text(String::new()), 0).await;
     let limiter = Limiter::new(&server.with_retry_every(Duration::from_millis(1)), limit(1, "0"));
     let is_denied = async || !limiter.hold_as("id", &parts, LONG).await.unwrap().binding.degraded;
     assert!(!is_denied().await);
@@ -194,17 +165,13 @@ async fn a_call_that_is_left_prolongs_no_outage() {
     let connected = connect(&server);
     let quick = Limiter::new(&connected.clone().with_retry_every(Duration::ZERO), limit(1, STILL));
     wait_for("the connection", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
-    server.signal("STOP");
-    assert!(quick.peek("a", 0).await.unwrap().degraded);
-    server.signal("CONT");
+    assert!(while_silent(&server, quick.peek("a", 0)).await.unwrap().degraded);
     // The first connects, and the next finds out whether the server is back.
     let slow = Limiter::new(&connected.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
     leave(slow.peek("a", 0)).await;
     wait_for("its turn", SOON, async || {
-        server.signal("STOP");
-        let left = tokio::time::timeout(Duration::from_millis(50), slow.peek("a", 0)).await.is_err();
-        server.signal("CONT");
-        left
+        let call = async { tokio::time::timeout(Duration::from_millis(50), slow.peek("a", 0)).await };
+        while_silent(&server, call).await.is_err()
     })
     .await;
     wait_for("the server", SOON, async || !quick.peek("a", 0).await.unwrap().degraded).await;
@@ -212,7 +179,7 @@ async fn a_call_that_is_left_prolongs_no_outage() {
 
 #[tokio::test]
 async fn a_look_whose_connection_is_cut_is_no_outage() {
-    let (server, asked) = failing(First::IsCut("PING"), 1).await;
+    let (server, asked) = failing("PING", Reply::Cut, 1).await;
     let limiter = Limiter::new(&server.with_timeout(SOON).with_retry_every(LONG), limit(1, STILL));
     assert!(!limiter.take("a", 1).await.unwrap().degraded);
     leave(limiter.take("a", 1)).await;
@@ -222,7 +189,7 @@ async fn a_look_whose_connection_is_cut_is_no_outage() {
 
 #[tokio::test]
 async fn a_hold_that_is_settled_for_its_caller_ends_a_remembered_denial() {
-    let (server, _asked) = failing(First::IsSilent("TB.HOLD"), 0).await;
+    let (server, _asked) = failing("TB.HOLD", Reply::Text(String::new()), 0).await;
     let server = server.with_retry_every(Duration::from_millis(1));
     let limiter = Limiter::with_options(&server, limit(1, STILL), Options::new().remember_denials(1));
     wait_for("a denial", SOON, async || {
@@ -237,7 +204,7 @@ async fn a_hold_that_is_settled_for_its_caller_ends_a_remembered_denial() {
 /// Or the system would go on to send what its buffers have, for minutes.
 #[tokio::test]
 async fn a_connection_that_is_given_up_delivers_nothing_more() {
-    let (server, asked) = failing(First::IsSilent("TB.TAKE"), 1).await;
+    let (server, asked) = failing("TB.TAKE", Reply::Text(String::new()), 1).await;
     let limiter = Limiter::new(&server, limit(1, STILL));
     assert!(limiter.take("a", 1).await.unwrap().degraded);
     wait_for("a reset", SOON, async || asked.try_iter().any(|line| line == "reset")).await;

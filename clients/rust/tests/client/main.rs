@@ -2,9 +2,6 @@
 
 #![allow(missing_docs)]
 
-#[path = "../../../../tests/common/clock.rs"]
-#[allow(dead_code)]
-mod clock;
 #[path = "../sentinel.rs"]
 mod sentinel;
 #[path = "../servers.rs"]
@@ -20,10 +17,12 @@ mod logs;
 mod memory;
 mod near;
 mod operations;
+mod replies;
 mod rules;
 mod topologies;
 mod turns;
 
+use std::future::Future;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +32,8 @@ use crate::servers::ask;
 
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/h";
+/// A test does not last as long.
+pub const LONG: Duration = Duration::from_secs(3600);
 
 pub fn connect(server: &servers::Server) -> Server {
     Server::connect(server.url()).expect("a URL")
@@ -60,11 +61,17 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Returns what a call returns while the server is silent.
+pub async fn while_silent<T>(server: &servers::Server, call: impl Future<Output = T>) -> T {
+    server.signal("STOP");
+    let done = call.await;
+    server.signal("CONT");
+    done
+}
+
 /// The number that the server's INFO has under this name.
 pub fn stat(server: &servers::Server, name: &str) -> u64 {
-    let info: String = ask(server, &["INFO", "everything"]);
-    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
-    value.expect("a number")
+    ask::<redis::InfoDict>(server, &["INFO", "everything"]).get(name).expect("a number")
 }
 
 /// The connection whose last command that is.

@@ -8,7 +8,7 @@ use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, id_of, limit, limiter, STILL};
+use crate::{calls, connect, id_of, limit, limiter, LONG, STILL};
 
 fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
     let fake = Fake::new();
@@ -126,10 +126,8 @@ async fn calls_whose_callers_left_end_a_remembered_denial() {
     let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new().remember_denials(1));
     assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
-    let call = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.wait("a", 10, Duration::from_secs(3600)).await }
-    });
+    let waiting = limiter.clone();
+    let call = tokio::spawn(async move { waiting.wait("a", 10, LONG).await });
     let soon = Duration::from_secs(10);
     wait_for("a denial", soon, async || {
         limiter.peek("a", 0).await.unwrap().remaining < 0 && !limiter.take("a", 5).await.unwrap().allowed
@@ -172,30 +170,4 @@ async fn a_reset_and_a_settlement_by_id_end_a_remembered_denial() {
     assert!(!is_denied().await && is_denied().await);
     limiter.reset("a").await.unwrap();
     assert!(!is_denied().await);
-}
-
-#[tokio::test]
-async fn tokens_that_come_back_under_another_limit_end_a_denial_and_a_batch() {
-    let (_, limiter) = faked(limit(10, "10/h"), Options::new().remember_denials(10));
-    let sibling = limiter.with_limit(limit(10, "10/d"));
-    let held = || limiter.hold("a", 10, Duration::from_secs(3600));
-    let is_denied = async || !sibling.take("a", 1).await.unwrap().allowed;
-    let hold = held().await.unwrap();
-    assert!(is_denied().await && is_denied().await);
-    hold.set_used(9).unwrap();
-    hold.settle().await.unwrap();
-    assert!(!is_denied().await && is_denied().await);
-    limiter.give("a", 1).await.unwrap();
-    assert!(!is_denied().await && is_denied().await);
-    limiter.reset("a").await.unwrap();
-    assert!(!is_denied().await);
-
-    let (_, limiter) = faked(limit(10, "10/h"), Options::new().batch(10));
-    let sibling = limiter.with_limit(limit(10, "10/d"));
-    assert!(sibling.take("a", 1).await.unwrap().allowed);
-    limiter.reset("a").await.unwrap();
-    for _ in 0..10 {
-        assert!(sibling.take("a", 1).await.unwrap().allowed);
-    }
-    assert!(!sibling.take("a", 1).await.unwrap().allowed, "of a batch before the reset");
 }

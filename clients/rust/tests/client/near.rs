@@ -1,18 +1,17 @@
 //! A runtime that makes many calls carries them itself, on a connection of its own. So do threads, one at a time.
 
 use std::cell::OnceCell;
-use std::future::{pending, Future};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::future::pending;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pollster::block_on;
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
 use crate::turns::forgetful;
-use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, until, while_silent, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -21,10 +20,6 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn impatient(server: &Server, options: Options) -> Limiter {
-    Limiter::with_options(&connect(server).with_timeout(TIMEOUT), limit(MANY, STILL), options)
 }
 
 /// On how many connections the last command was a take.
@@ -47,15 +42,13 @@ async fn earn(server: &Server, limiter: &Limiter) {
     .await;
 }
 
-/// Keeps the thread, and so its runtime, from everything else.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return value;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+/// A limiter that has called until the runtime had its own connection.
+async fn near(server: &Server) -> Limiter {
+    let options = Options::new().on_error(OnError::Error);
+    let limiter = Limiter::with_options(&connect(server).with_timeout(TIMEOUT), limit(MANY, STILL), options);
+    wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
+    earn(server, &limiter).await;
+    limiter
 }
 
 #[test]
@@ -75,13 +68,10 @@ fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
 #[test]
 fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
     let server = Server::start();
-    let options = Options::new().on_error(OnError::Error);
-    let limiter = impatient(&server, options);
-    let runtime = runtime();
-    runtime.block_on(async {
-        wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
-        earn(&server, &limiter).await;
+    runtime().block_on(async {
+        let limiter = near(&server).await;
         for _ in 0..3 {
+            // It keeps the thread, and so its runtime, from everything else.
             block_on(limiter.take("a", 1)).expect("no outage");
         }
         ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
@@ -95,20 +85,15 @@ fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
 fn a_late_reply_costs_no_runtime_its_connection() {
     let server = Server::start();
     let late_by = (TIMEOUT + TIMEOUT / 2).as_millis().to_string();
-    let pause = || {
-        ask::<()>(&server, &["CLIENT", "PAUSE", &late_by, "WRITE"]);
-    };
+    let pause = || ask::<()>(&server, &["CLIENT", "PAUSE", &late_by, "WRITE"]);
     let end_connections = || ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
-    let limiter = impatient(&server, Options::new());
     runtime().block_on(async {
-        wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
-        earn(&server, &limiter).await;
+        let limiter = near(&server).await;
         pause();
         take(&limiter, 1).await;
         end_connections();
         earn(&server, &limiter).await;
     });
-    drop(limiter);
     until("they are closed", || connections(&server) == 0);
     let limiter = of_threads(&server);
     pause();
@@ -143,17 +128,13 @@ fn a_runtime_without_io_calls_by_the_background() {
 #[test]
 fn it_notices_a_silent_server() {
     let server = Server::start();
-    let limiter = impatient(&server, Options::new());
     runtime().block_on(async {
-        wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
-        earn(&server, &limiter).await;
-        server.signal("STOP");
+        let limiter = near(&server).await;
         let began = Instant::now();
-        let decision = limiter.take("a", 1).await.unwrap();
+        let away = while_silent(&server, limiter.take("a", 1)).await;
         let took = began.elapsed();
-        server.signal("CONT");
-        assert!(decision.degraded && took < 2 * SOON, "{took:?}");
-        wait_for("the server", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+        assert!(matches!(away, Err(Error::ServerAway(_))) && took < 2 * SOON, "{away:?} after {took:?}");
+        wait_for("the server", SOON, async || limiter.take("a", 1).await.is_ok()).await;
         earn(&server, &limiter).await;
     });
 }
@@ -236,16 +217,12 @@ fn is_slow(server: &Server, takes: impl FnOnce()) {
 #[test]
 fn a_server_that_is_slow_is_asked_once() {
     let server = Server::start();
-    let limiter = impatient(&server, Options::new());
-    let (runtime, is_there) = (runtime(), async || !limiter.peek("a", 0).await.unwrap().degraded);
-    runtime.block_on(async {
-        wait_for("the connection", SOON, is_there).await;
-        earn(&server, &limiter).await;
-    });
+    let runtime = runtime();
+    let limiter = runtime.block_on(near(&server));
     is_slow(&server, || {
         runtime.block_on(async {
-            limiter.take("a", 1).await.unwrap();
-            wait_for("the server", SOON, is_there).await;
+            drop(limiter.take("a", 1).await);
+            wait_for("the server", SOON, async || limiter.peek("a", 0).await.is_ok()).await;
         });
     });
 }
@@ -260,7 +237,7 @@ fn of_threads(server: &Server) -> sync::Limiter {
 }
 
 #[test]
-fn many_threads_have_one_connection_more_and_wait_for_a_slow_server() {
+fn many_threads_have_one_connection_more_while_their_server_lives_and_wait_for_a_slow_one() {
     let server = Server::start();
     let limiter = of_threads(&server);
     thread::scope(|scope| {
@@ -272,6 +249,8 @@ fn many_threads_have_one_connection_more_and_wait_for_a_slow_server() {
     is_slow(&server, || assert!(limiter.take("a", 1).is_ok()));
     ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
     limiter.take("a", 1).expect("a connection anew");
+    drop(limiter);
+    until("they are closed", || connections(&server) == 0);
 }
 
 #[test]
@@ -291,13 +270,6 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
     let took = began.elapsed();
     server.signal("CONT");
     assert!(matches!(hurried, Err(Error::DeadlinePassed)) && took < TIMEOUT, "{hurried:?} after {took:?}");
-}
-
-#[test]
-fn a_server_that_is_dropped_leaves_no_connection() {
-    let server = Server::start();
-    drop(of_threads(&server));
-    until("it is closed", || connections(&server) == 0);
 }
 
 #[test]

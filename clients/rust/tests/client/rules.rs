@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use serde_json::{json, Value};
 use tokenbucket_client::{Error, Limiter, OnError, Options, Server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::limit;
+use crate::replies::{serve, Reply};
 
 #[path = "../../src/values/rules.rs"]
 mod ours;
@@ -41,37 +40,19 @@ fn constants_and_bounds_are_those_of_all() {
     assert_eq!(all["shares"], shares);
 }
 
-/// Replies with this error to each command about buckets.
-async fn refuse(mut stream: TcpStream, line: String, asked: Arc<AtomicUsize>) {
-    let (mut text, mut buffer) = (String::new(), [0; 4096]);
-    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
-        let mut replies = String::new();
-        for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-            if command.starts_with("TB.") {
-                asked.fetch_add(1, Ordering::Relaxed);
-                replies += &format!("-{line}\r\n");
-            } else {
-                replies += "+OK\r\n";
-            }
-        }
-        text.clear();
-        stream.write_all(replies.as_bytes()).await.unwrap();
-    }
-}
-
 #[tokio::test]
 async fn an_error_means_what_it_means_to_all() {
     for (line, fault) in rules()["errors"].as_object().unwrap() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (url, asked) =
-            (format!("redis://{}", listener.local_addr().unwrap()), Arc::<AtomicUsize>::default());
-        let (reply, counts) = (line.clone(), Arc::clone(&asked));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(refuse(stream, reply.clone(), counts.clone()));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (error, counts) = (format!("-{line}\r\n"), asked.clone());
+        let url = serve(move |_, command| {
+            if !command.starts_with("TB.") {
+                return Reply::Text("+OK\r\n".to_owned());
             }
-        });
+            counts.fetch_add(1, Ordering::Relaxed);
+            Reply::Text(error.clone())
+        })
+        .await;
         let server = Server::connect(url).unwrap();
         let server = server.with_timeout(Duration::from_secs(1)).with_retry_every(Duration::MAX);
         let limiter = Limiter::with_options(&server, limit(1, "1/h"), Options::new().on_error(OnError::Open));

@@ -6,11 +6,12 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
+use crate::replies::{serve, Reply};
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, try_ask, wait_for, Cluster};
+use crate::turns::take;
 use crate::{calls, id_of, limit, patient, stat, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -18,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[tokio::test]
 async fn the_buckets_of_one_call_share_a_hash_tag() {
     let of = |cluster: &Cluster| Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
-    let clusters = [Cluster::start(), Cluster::start_without_module()];
+    let clusters = [Cluster::start(), Cluster::started(&["--cluster", "--without-module"])];
     for server in [of(&clusters[0]), of(&clusters[1]).by_script()] {
         let options = Options::new().on_error(OnError::Closed);
         let limiter = Limiter::with_options(&server, limit(10, STILL), options);
@@ -53,31 +54,6 @@ async fn a_node_that_lost_its_slots_keeps_no_connection() {
         !take(&of_the_node).await
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_slot_that_no_node_serves_is_an_outage_of_no_node() {
-    let cluster = Cluster::start();
-    let slot: u64 = ask(&cluster.nodes[0], &["CLUSTER", "KEYSLOT", "tb:unserved"]);
-    for node in &cluster.nodes {
-        ask::<()>(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
-        ask::<()>(node, &["CLUSTER", "DELSLOTS", &slot.to_string()]);
-    }
-    let server = Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
-    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Open));
-    let served: Vec<String> = (0..3).map(|node| name_on(&cluster, node)).collect();
-    let are_served = async || {
-        let mut degraded = Vec::new();
-        for name in &served {
-            degraded.push(limiter.take(name, 1).await.unwrap().degraded);
-        }
-        degraded == [false; 3]
-    };
-    wait_for("a cluster that serves its other slots", TIMEOUT, are_served).await;
-    for _ in 0..10 {
-        assert!(limiter.take("unserved", 1).await.unwrap().degraded, "the policy decides");
-        assert!(are_served().await);
-    }
 }
 
 /// The others say that it has the slot.
@@ -147,10 +123,8 @@ async fn a_first_call_asks_few_of_the_nodes_that_are_silent() {
     let urls = silent.iter().map(|node| format!("redis://{}", node.local_addr().unwrap()));
     let server = Server::cluster(urls).unwrap();
     assert!(Limiter::new(&server, limit(1, STILL)).take("a", 1).await.unwrap().degraded);
-    let mut asked = 0;
-    for node in &silent {
-        asked += u32::from(node.poll_accept(&mut Context::from_waker(Waker::noop())).is_ready());
-    }
+    let mut context = Context::from_waker(Waker::noop());
+    let asked = silent.iter().filter(|node| node.poll_accept(&mut context).is_ready()).count();
     assert!((1..=5).contains(&asked), "{asked} of 12");
 }
 
@@ -219,38 +193,32 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
 #[tokio::test]
 async fn calls_and_waits_follow_the_sentinels_from_a_master_that_serves() {
     for is_cut in [false, true] {
-        follows_the_sentinels(is_cut).await;
-    }
-}
+        let masters = [servers::Server::start(), servers::Server::start()];
+        let sentinel = Sentinel::of(&masters[0]);
+        let limiter = of_master("redis://mymaster", &[sentinel.url()]);
+        for master in &masters {
+            ask::<()>(master, &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+        }
+        let waits = |at: usize| stat(&masters[at], "tokenbucket_waiting") == 1;
+        let call = take(&masters[0], &limiter).await;
+        if is_cut {
+            // The other connection: that of the wait is not told where the calls are now.
+            ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", &id_of(&masters[0], "tb.take").unwrap()]);
+        }
+        assert!(limiter.take("b", 1).await.unwrap().allowed);
+        assert_eq!(calls(&masters[1], "tb.take"), 1);
 
-async fn follows_the_sentinels(is_cut: bool) {
-    let masters = [servers::Server::start(), servers::Server::start()];
-    let sentinel = Sentinel::of(&masters[0]);
-    let limiter = of_master("redis://mymaster", &[sentinel.url()]);
-    for master in &masters {
-        ask::<()>(master, &["TB.TAKE", "tb:a", "10", STILL, "10"]);
+        sentinel.monitor(&masters[1]);
+        wait_for("the wait at the new master", TIMEOUT, async || waits(1)).await;
+        wait_for("a take at the new master", TIMEOUT, async || {
+            limiter.take("b", 1).await.unwrap();
+            ask::<Vec<i64>>(&masters[1], &["TB.PEEK", "tb:b", "10", STILL, "0"])[1] < 10
+        })
+        .await;
+        ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
+        let granted = call.await.unwrap().unwrap();
+        assert!(granted.allowed && !granted.degraded, "{granted:?}");
     }
-    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
-    let call = tokio::spawn(async move { waiting.take("a", 1).await });
-    let waits = |master| stat(master, "tokenbucket_waiting") == 1;
-    wait_for("the wait", TIMEOUT, async || waits(&masters[0])).await;
-    if is_cut {
-        // The other connection: that of the wait is not told where the calls are now.
-        ask::<u64>(&masters[0], &["CLIENT", "KILL", "ID", &id_of(&masters[0], "tb.take").unwrap()]);
-    }
-    assert!(limiter.take("b", 1).await.unwrap().allowed);
-    assert_eq!(calls(&masters[1], "tb.take"), 1);
-
-    sentinel.monitor(&masters[1]);
-    wait_for("the wait at the new master", TIMEOUT, async || waits(&masters[1])).await;
-    wait_for("a take at the new master", TIMEOUT, async || {
-        limiter.take("b", 1).await.unwrap();
-        ask::<Vec<i64>>(&masters[1], &["TB.PEEK", "tb:b", "10", STILL, "0"])[1] < 10
-    })
-    .await;
-    ask::<()>(&masters[1], &["TB.GIVE", "tb:a", "10", STILL, "1"]);
-    let granted = call.await.unwrap().unwrap();
-    assert!(granted.allowed && !granted.degraded, "{granted:?}");
 }
 
 /// A sentinel that a test decides.
@@ -263,33 +231,15 @@ struct Says {
 }
 
 impl Says {
-    async fn serve(self: Arc<Self>) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(self.clone().answer(stream));
-            }
-        });
-        url
-    }
-
-    async fn answer(self: Arc<Self>, mut stream: TcpStream) {
-        let mut buffer = [0; 4096];
-        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-            let text = String::from_utf8_lossy(&buffer[..count]);
-            for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-                let mut reply = "+OK\r\n".to_owned();
-                if command == "SENTINEL" {
-                    self.asked.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(Duration::from_millis(self.pause_ms.load(Ordering::Relaxed))).await;
-                    reply = match self.port.load(Ordering::Relaxed) {
-                        0 => "*-1\r\n".to_owned(),
-                        port => format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n"),
-                    };
-                }
-                let _ = stream.write_all(reply.as_bytes()).await;
-            }
+    fn reply(&self, command: &str) -> Reply {
+        if command != "SENTINEL" {
+            return Reply::Text("+OK\r\n".to_owned());
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let pause = Duration::from_millis(self.pause_ms.load(Ordering::Relaxed));
+        match self.port.load(Ordering::Relaxed) {
+            0 => Reply::Late(pause, "*-1\r\n".to_owned()),
+            port => Reply::Late(pause, format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n")),
         }
     }
 }
@@ -305,10 +255,12 @@ async fn sentinels_that_disagree_move_no_call_until_the_master_is_away() {
         }
     };
     let ports = [0, 1].map(|at| masters[at].port);
-    let limiter = {
-        let urls = [says[0].clone().serve().await, says[1].clone().serve().await];
-        of_master("redis://mymaster", &urls)
-    };
+    let [first, second] = says.clone();
+    let sentinels = [
+        serve(move |_, command| first.reply(command)).await,
+        serve(move |_, command| second.reply(command)).await,
+    ];
+    let limiter = of_master("redis://mymaster", &sentinels);
     let takes = async || limiter.take("b", 0).await.is_ok();
     let is_at = async |at: usize| {
         let before = calls(&masters[at], "tb.take");
@@ -320,10 +272,8 @@ async fn sentinels_that_disagree_move_no_call_until_the_master_is_away() {
     }
     answers_first(0);
     assert!(is_at(0).await);
-    let waiting = limiter.with_max_wait(Duration::from_secs(3600));
-    let call = tokio::spawn(async move { waiting.take("a", 1).await });
     let waits = |at: usize| stat(&masters[at], "tokenbucket_waiting") == 1;
-    wait_for("the wait", TIMEOUT, async || waits(0)).await;
+    let call = take(&masters[0], &limiter).await;
 
     answers_first(1);
     let asked = says[0].asked.load(Ordering::Relaxed);

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
-use tokio::io::{copy_bidirectional, AsyncReadExt, AsyncWriteExt};
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::watch;
-use tokio::task::{yield_now, JoinHandle};
+use tokio::task::{yield_now, JoinHandle, JoinSet};
 
+use crate::replies::{serve, Reply};
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, id_of, limit, limiter, logs, patient, stat, until};
+use crate::{connect, id_of, limit, limiter, logs, patient, stat, until, while_silent, LONG};
 
-const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
 const STILL: &str = "1/h";
 /// A test that waits for longer has failed.
@@ -41,8 +41,8 @@ fn give(server: &Server) {
     ask::<()>(server, &["TB.GIVE", "tb:a", "1", STILL, "1"]);
 }
 
-/// A take that waits in the server by now.
-async fn take(server: &Server, limiter: &Limiter) -> JoinHandle<Result<Decision, Error>> {
+/// A take of "a" that waits in the server by now.
+pub async fn take(server: &Server, limiter: &Limiter) -> JoinHandle<Result<Decision, Error>> {
     let limiter = limiter.with_max_wait(LONG);
     let call = tokio::spawn(async move { limiter.take("a", 1).await });
     waiting(server, 1).await;
@@ -138,12 +138,8 @@ async fn a_wait_that_is_forgotten_on_the_way_goes_on() {
         let call = take(&server, &limiter).await;
         forget.send(0..usize::MAX).unwrap();
         wait_for("a connection anew", SOON, async || !limiter.peek("b", 0).await.unwrap().degraded).await;
-        let began = Instant::now();
-        while stat(&server, "tokenbucket_waiting") < 2 {
-            if began.elapsed() > Duration::from_secs(5) {
-                return false;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        if tokio::time::timeout(Duration::from_secs(5), waiting(&server, 2)).await.is_err() {
+            return false;
         }
         // The first is granted to the connection that is forgotten.
         for _ in 0..2 {
@@ -198,37 +194,34 @@ async fn a_wait_leaves_an_idle_connection_that_is_forgotten() {
 #[tokio::test]
 async fn a_wait_keeps_its_turn_when_another_connection_fails() {
     for is_slow in [false, true] {
-        once_of_three(async || keeps_its_turn(is_slow).await).await;
+        once_of_three(async || {
+            let server = Server::start();
+            // Less than the time between two looks.
+            let timeout = Duration::from_millis(300);
+            let limiter = Limiter::new(&connect(&server).with_timeout(timeout), limit(1, STILL));
+            let is_there = async || !limiter.peek("b", 0).await.unwrap().degraded;
+            wait_for("the connection", SOON, is_there).await;
+            empty(&server);
+            let call = take(&server, &limiter).await;
+            let waits = id_of(&server, "tb.btake");
+            wait_for("the connection", SOON, is_there).await;
+            if is_slow {
+                assert!(!while_silent(&server, is_there()).await);
+            } else {
+                ask::<u64>(&server, &["CLIENT", "KILL", "ID", &id_of(&server, "tb.peek").unwrap()]);
+            }
+            // More than two looks.
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(1500) {
+                is_there().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let keeps = id_of(&server, "tb.btake") == waits;
+            give(&server);
+            call.await.unwrap().unwrap().allowed && keeps
+        })
+        .await;
     }
-}
-
-async fn keeps_its_turn(is_slow: bool) -> bool {
-    let server = Server::start();
-    // Less than the time between two looks.
-    let timeout = Duration::from_millis(300);
-    let limiter = Limiter::new(&connect(&server).with_timeout(timeout), limit(1, STILL));
-    let is_there = async || !limiter.peek("b", 0).await.unwrap().degraded;
-    wait_for("the connection", SOON, is_there).await;
-    empty(&server);
-    let call = take(&server, &limiter).await;
-    let waits = id_of(&server, "tb.btake");
-    wait_for("the connection", SOON, is_there).await;
-    if is_slow {
-        server.signal("STOP");
-        assert!(!is_there().await);
-        server.signal("CONT");
-    } else {
-        ask::<u64>(&server, &["CLIENT", "KILL", "ID", &id_of(&server, "tb.peek").unwrap()]);
-    }
-    // More than two looks.
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(1500) {
-        is_there().await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let keeps = id_of(&server, "tb.btake") == waits;
-    give(&server);
-    call.await.unwrap().unwrap().allowed && keeps
 }
 
 #[tokio::test]
@@ -260,52 +253,32 @@ enum Hung {
     Waits,
 }
 
-/// Counts the takes, which may be allowed in a millisecond.
-async fn deny(mut stream: TcpStream, hung: Hung, takes: Arc<AtomicU32>) {
-    let mut buffer = [0; 65536];
-    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        let text = String::from_utf8_lossy(&buffer[..count]);
-        for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
-            takes.fetch_add(u32::from(command == "TB.TAKE"), Ordering::Relaxed);
-            let reply = match command {
-                "TB.BTAKE" if hung == Hung::Waits => pending().await,
-                "TB.BTAKE" | "TB.TAKE" => "*4\r\n:0\r\n:0\r\n:1\r\n:1\r\n",
-                _ => "+OK\r\n",
-            };
-            stream.write_all(reply.as_bytes()).await.unwrap();
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_wait_that_nothing_answers_ends_in_the_denial_of_that_moment() {
     for (hung, calls) in [(Hung::Waits, 1), (Hung::Connections, 200), (Hung::Closed, 1)] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
+        // Takes, which may be allowed in a millisecond.
         let takes = Arc::new(AtomicU32::new(0));
         let counted = takes.clone();
-        tokio::spawn(async move {
-            tokio::spawn(deny(listener.accept().await.unwrap().0, hung, counted.clone()));
-            let mut open = Vec::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                match hung {
-                    Hung::Connections => open.push(stream),
-                    Hung::Closed => drop(stream),
-                    Hung::Waits => drop(tokio::spawn(deny(stream, hung, counted.clone()))),
-                }
+        let url = serve(move |connection, command| {
+            counted.fetch_add(u32::from(command == "TB.TAKE"), Ordering::Relaxed);
+            match (hung, command) {
+                (Hung::Connections, _) if connection > 0 => Reply::Never,
+                (Hung::Closed, _) if connection > 0 => Reply::Cut,
+                (Hung::Waits, "TB.BTAKE") => Reply::Never,
+                (_, "TB.BTAKE" | "TB.TAKE") => Reply::Text("*4\r\n:0\r\n:0\r\n:1\r\n:1\r\n".to_owned()),
+                _ => Reply::Text("+OK\r\n".to_owned()),
             }
-        });
+        })
+        .await;
         let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(Duration::from_secs(1));
         let limiter = Limiter::new(&server, limit(1, STILL)).with_max_wait(Duration::from_millis(300));
         let began = Instant::now();
-        let asking: Vec<_> = (0..calls)
-            .map(|_| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.take("a", 1).await })
-            })
-            .collect();
-        for call in asking {
-            let denied = call.await.unwrap().unwrap();
+        let mut asking = JoinSet::new();
+        for _ in 0..calls {
+            let limiter = limiter.clone();
+            asking.spawn(async move { limiter.take("a", 1).await.unwrap() });
+        }
+        for denied in asking.join_all().await {
             assert!(!denied.allowed && !denied.degraded, "{denied:?}");
         }
         // In a busy process a call may wait for its reply for ten timeouts.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 use tokenbucket_client::Decision;
+use tokio::task::JoinSet;
 
 use crate::client::Limiter;
 use crate::{ms, text, Wrong};
@@ -38,10 +39,7 @@ pub async fn many(limiter: &Limiter, request: &Value) -> Value {
         seen: Mutex::default(),
     });
     let callers = request["concurrency"].as_u64().unwrap_or_else(|| request["count"].as_u64().unwrap_or(1));
-    let callers: Vec<_> = (0..callers).map(|_| tokio::spawn(plan.clone().call())).collect();
-    for caller in callers {
-        caller.await.expect("a caller");
-    }
+    (0..callers).map(|_| plan.clone().call()).collect::<JoinSet<_>>().join_all().await;
     let seen = plan.seen.lock().unwrap();
     let calls = seen.allowed + seen.denied + seen.cancelled + seen.errors.values().sum::<u64>();
     json!({

@@ -113,7 +113,9 @@ fn keep<T>(all: &Mutex<HashMap<String, T>>, name: &str, value: T) -> Value {
 
 impl State {
     async fn run(&self, request: &Value) -> Done {
-        let on = text(request, "on");
+        let joint = || found(&self.limiters, text(request, "on"));
+        let hold = || found(&self.holds, text(request, "hold"));
+        let server = || found(&self.servers, text(request, "server"));
         match text(request, "do") {
             "server" => self.server(request),
             "limiter" => self.limiter(request, limit(&request["capacity"], &request["rate"])?),
@@ -124,36 +126,24 @@ impl State {
                 let taking = joint.take_all(text(request, "name"), &request["costs"]);
                 Ok(within(request, taking).await?)
             }
-            "take_any" => {
-                let joint = found(&self.limiters, on)?;
-                Ok(joint.take_any(text(request, "name"), &request["alternatives"]).await?)
-            }
+            "take_any" => Ok(joint()?.take_any(text(request, "name"), &request["alternatives"]).await?),
             "hold" | "hold_any" => self.hold(request).await,
-            "settle" => {
-                let hold = found(&self.holds, text(request, "hold"))?;
-                Ok(hold.settle(&request["used"]).await?)
-            }
+            "settle" => Ok(hold()?.settle(&request["used"]).await?),
             "lost" => {
-                let held = found(&self.holds, text(request, "hold"))?;
+                let held = hold()?;
                 let granted = held.hold.decision().binding.granted;
                 Ok(json!({"lost": held.hold.is_lost(), "granted": granted}))
             }
             "hold_cancelled" => self.hold_cancelled(request).await,
-            "many" => Ok(load::many(&found(&self.limiters, on)?.limiter, request).await),
-            "cost" => {
-                let server = found(&self.servers, text(request, "server"))?;
-                Ok(bare::cost(&found(&self.limiters, on)?.limiter, &server.url, request).await)
-            }
+            "many" => Ok(load::many(&joint()?.limiter, request).await),
+            "cost" => Ok(bare::cost(&joint()?.limiter, &server()?.url, request).await),
             "fork" => {
-                let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
+                let (limiter, request) = (joint()?.limiter, request.clone());
                 // Not on a thread of this runtime: the children run their own.
                 Ok(on_a_thread(move || forks::fork(&limiter, &request)).await)
             }
             "http" => self.http(request).await,
-            "degraded" => {
-                let server = found(&self.servers, text(request, "server"))?.inner;
-                Ok(json!({"count": server.degraded_count()}))
-            }
+            "degraded" => Ok(json!({"count": server()?.inner.degraded_count()})),
             "memory" => {
                 // SAFETY: only looks.
                 let heap = unsafe { libc::mallinfo2() };
@@ -169,12 +159,12 @@ impl State {
                 Ok(json!({}))
             }
             "reset" => {
-                found(&self.limiters, on)?.limiter.reset(text(request, "name")).await?;
+                joint()?.limiter.reset(text(request, "name")).await?;
                 Ok(json!({}))
             }
             operation => {
-                let (limiter, name) = (found(&self.limiters, on)?.limiter, text(request, "name"));
-                Ok(fields(&limiter.decide(operation, name, request).await?))
+                let decided = joint()?.limiter.decide(operation, text(request, "name"), request).await;
+                Ok(fields(&decided?))
             }
         }
     }
