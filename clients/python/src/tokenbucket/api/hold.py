@@ -188,7 +188,9 @@ class HoldOperations(Generic[DecisionT]):
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
         words = self._command("TB.MSETTLE", parts)
         came_back = partial(self._backend._came_back, parts)
-        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known, came_back)
+        server = self._backend.server
+        server._unsettled.add(words, self._ttl_ms / 1000, in_s, self._is_known, came_back)
+        server._settle_in(in_s)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""
