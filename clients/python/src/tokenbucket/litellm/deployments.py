@@ -164,16 +164,14 @@ class TokenBucketRouter(Callback):
         self, request_data: dict[str, Any], response: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
-        attempt, tokens = self._attempt_of(request_data, _call_of(request_data)), tokens_of(response)
-        if attempt and tokens is not None:
-            await self._end_call(attempt.id, tokens)
+        if (tokens := tokens_of(response)) is not None:
+            await self._end_call(self._call_in(request_data), tokens)
 
     async def async_post_call_failure_deployment_hook(
         self, request_data: Mapping[str, Any], *_: Any, **__: Any
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
-        if attempt := self._attempt_of(request_data, _call_of(request_data)):
-            await self._end_call(attempt.id, 0)
+        await self._end_call(self._call_in(request_data), 0)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
@@ -208,17 +206,13 @@ class TokenBucketRouter(Callback):
         tokens: int,
     ) -> Hold:
         """Holds all that the call may cost at the first deployment that allows it."""
-        alternatives: list[dict[str, int]] = []
-        names: dict[str, str] = {}
-        limits: dict[str, Limit] = {}
-        for one in ordered:
-            id, amounts = _id_of(one), {}
-            for which in columns:
-                limit, name = each[id].get(which), f"{id}:{which}"
-                limits[name] = limit or _UNLIMITED
-                names[name] = hash_tag(_group_of(one))
-                amounts[name] = 0 if limit is None else tokens if which == "tokens" else 1
-            alternatives.append(amounts)
+        ids = [_id_of(one) for one in ordered]
+        limits = {f"{id}:{which}": each[id].get(which) or _UNLIMITED for id in ids for which in columns}
+        names = dict.fromkeys(limits, hash_tag(_group_of(ordered[0])))
+        wanted = {which: tokens if which == "tokens" else 1 for which in columns}
+        alternatives = [
+            {f"{id}:{which}": wanted[which] if each[id].get(which) else 0 for which in columns} for id in ids
+        ]
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
 
     def _begin(self, attempt: _Attempt, hold: Hold, data: dict[str, Any]) -> None:
