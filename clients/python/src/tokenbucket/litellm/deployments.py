@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import litellm
 
-from ..api.joint import hash_tag
+from ..api.joint import Limits, hash_tag
 from ..asyncio import Client, Hold, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
@@ -199,11 +199,7 @@ class TokenBucketRouter(Callback):
             raise litellm.BadRequestError(str(error), model=model, llm_provider="") from error
 
     async def _hold(
-        self,
-        ordered: Sequence[Deployment],
-        each: Mapping[str, Mapping[str, Limit]],
-        columns: Sequence[str],
-        tokens: int,
+        self, ordered: Sequence[Deployment], each: Mapping[str, Limits], columns: Sequence[str], tokens: int
     ) -> Hold:
         """Holds all that the call may cost at the first deployment that allows it."""
         ids = [_id_of(one) for one in ordered]
