@@ -117,9 +117,8 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
     def _came_back(self, parts: Parts) -> None:
         """Forgets what no longer holds now that tokens of these buckets came back."""
 
-    def _decide(self, parts: Parts, words: Command, call: Call | None = None) -> Steps[Decision]:
+    def _decide(self, parts: Parts, words: Command, call: Call) -> Steps[Decision]:
         began = self._clock.monotonic()
-        call = call or Call()
         decision = yield from self._ask(parts, words, call)
         return self._reported(call.chosen(parts, decision.granted) or parts, decision, began, words)
 
