@@ -17,6 +17,7 @@ from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
 from ..values.options import named, read_numbers
 
+AnyServer = Server | Client | str | None
 PARALLEL = "parallel"
 # Of a call that says neither.
 _ASSUMED_OUTPUT_TOKENS = 256
@@ -33,9 +34,7 @@ _HOOKS_OF_CLASS = (
 )
 
 
-def joint_limiter(
-    server: Server | Client | str | None, prefix: str, options: Mapping[str, Any]
-) -> JointLimiter:
+def joint_limiter(server: AnyServer, prefix: str, options: Mapping[str, Any]) -> JointLimiter:
     """Returns a limiter on the server; on that of the environment if there is None."""
     names = ("url", "timeout_ms", "on_error") if server is None else ("on_error",)
     said = {name: f"TOKENBUCKET_{name.upper()}" for name in names if name not in options}
@@ -64,9 +63,7 @@ class _Call:
 class Callback(CustomLogger):
     """What holds and settles calls. Hooks name those of LiteLLM's arguments that they read."""
 
-    def __init__(
-        self, server: Server | Client | str | None, prefix: str, ttl_ms: int, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, server: AnyServer, prefix: str, ttl_ms: int, options: Mapping[str, Any]) -> None:
         super().__init__()
         self.limiter = joint_limiter(server, prefix, options)
         self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))

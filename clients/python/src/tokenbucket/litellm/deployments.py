@@ -27,11 +27,11 @@ import httpx
 import litellm
 
 from ..api.joint import Limits, hash_tag
-from ..asyncio import Client, Hold, Server
+from ..asyncio import Hold
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Callback, estimate, tokens_of
+from .calls import PARALLEL, AnyServer, Callback, estimate, tokens_of
 
 Deployment = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class TokenBucketRouter(Callback):
 
     def __init__(
         self,
-        server: Server | Client | str | None = None,
+        server: AnyServer = None,
         *,
         prefix: str = "tb:litellm:deployments:",
         ttl_ms: int = 60_000,

@@ -14,11 +14,10 @@ from typing import Any
 from fastapi import HTTPException
 from pydantic import TypeAdapter, ValidationError
 
-from ..asyncio import Client, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Callback, estimate, tokens_of
+from .calls import PARALLEL, AnyServer, Callback, estimate, tokens_of
 
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
@@ -33,7 +32,7 @@ class TokenBucketCallback(Callback):
 
     def __init__(
         self,
-        server: Server | Client | str | None = None,
+        server: AnyServer = None,
         *,
         prefix: str = "tb:litellm:",
         ttl_ms: int = 60_000,
