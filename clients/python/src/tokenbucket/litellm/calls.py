@@ -18,6 +18,8 @@ from ..values.limit import Number
 from ..values.options import named, read_numbers
 
 AnyServer = Server | Client | str | None
+Data = dict[str, Any]
+"""What LiteLLM says of a request, or logs of a call."""
 PARALLEL = "parallel"
 # Of a call that says neither.
 _ASSUMED_OUTPUT_TOKENS = 256
@@ -87,7 +89,7 @@ class Callback(CustomLogger):
         self._calls[id] = _Call(hold, held, patience)
 
     async def async_post_call_streaming_iterator_hook(
-        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
+        self, user_api_key_dict: Any, response: Any, request_data: Data
     ) -> AsyncGenerator[Any, None]:
         """Settles a stream that its caller breaks off."""
         try:

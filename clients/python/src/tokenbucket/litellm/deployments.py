@@ -31,7 +31,7 @@ from ..asyncio import Hold
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, AnyServer, Callback, estimate, tokens_of
+from .calls import PARALLEL, AnyServer, Callback, Data, estimate, tokens_of
 
 Deployment = Mapping[str, Any]
 
@@ -120,7 +120,7 @@ class TokenBucketRouter(Callback):
         model: str,
         healthy_deployments: list[Any],
         messages: list[Any] | None,
-        request_kwargs: dict[str, Any] | None = None,
+        request_kwargs: Data | None = None,
         **_: Any,
     ) -> list[Any]:
         """Reserves what the call may cost at one of the deployments, and returns that one alone."""
@@ -155,36 +155,32 @@ class TokenBucketRouter(Callback):
         self._begin(_Attempt(uuid.uuid4().hex, _request_of(data), of, _id_of(chosen), failed), hold, data)
         return [chosen]
 
-    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_pre_call_deployment_hook(self, kwargs: Data, *_: Any, **__: Any) -> None:
         """Notes that the call is sent now, and which of LiteLLM's it is."""
         if attempt := self._attempt_of(kwargs, None):
             attempt.is_sent, attempt.call_id = True, _call_of(kwargs)
 
     async def async_post_call_success_deployment_hook(
-        self, request_data: dict[str, Any], response: Any, *_: Any, **__: Any
+        self, request_data: Data, response: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (tokens := tokens_of(response)) is not None:
             await self._end_call(self._call_in(request_data), tokens)
 
-    async def async_post_call_failure_deployment_hook(
-        self, request_data: Mapping[str, Any], *_: Any, **__: Any
-    ) -> None:
+    async def async_post_call_failure_deployment_hook(self, request_data: Data, *_: Any, **__: Any) -> None:
         """A call that failed was a request, and cost no tokens."""
         await self._end_call(self._call_in(request_data), 0)
 
-    async def async_log_success_event(
-        self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
-    ) -> None:
+    async def async_log_success_event(self, kwargs: Data, response_obj: Any, *_: Any, **__: Any) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
         if attempt := self._logged(kwargs):
             await self._end_call(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
-    async def async_log_failure_event(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_log_failure_event(self, kwargs: Data, *_: Any, **__: Any) -> None:
         if attempt := self._logged(kwargs):
             await self._end(attempt)
 
-    async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_post_call_failure_hook(self, request_data: Data, *_: Any, **__: Any) -> None:
         if attempt := self._attempt_of(request_data, _call_of(request_data)):
             await self._end(attempt)
 
@@ -211,7 +207,7 @@ class TokenBucketRouter(Callback):
         ]
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
 
-    def _begin(self, attempt: _Attempt, hold: Hold, data: dict[str, Any]) -> None:
+    def _begin(self, attempt: _Attempt, hold: Hold, data: Data) -> None:
         """Renews the hold until a hook settles it, or LiteLLM has forgotten the call."""
         mark = _Mark(attempt.id)
         mark.attempt = attempt
@@ -328,7 +324,7 @@ def _group_of(deployment: Deployment) -> str:
     return str(deployment["model_name"])
 
 
-def _leave_mark(data: dict[str, Any], mark: _Mark, running: Container[str]) -> None:
+def _leave_mark(data: Data, mark: _Mark, running: Container[str]) -> None:
     """Writes into the dict that is there: LiteLLM passes on copies of what contains it, but not of itself."""
     metadata = next((data[name] for name in _METADATA if isinstance(data.get(name), dict)), None)
     if metadata is None:
