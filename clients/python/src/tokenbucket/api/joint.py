@@ -132,18 +132,16 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
             raise BadArgument(f"no limit is named: {amounts!r} must map each limit to its amount")
         if unknown := [which for which in amounts if which not in of]:
             raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
-        if isinstance(name, Mapping) and (missing := [which for which in amounts if which not in name]):
+        names = name if isinstance(name, Mapping) else dict.fromkeys(amounts, name)
+        if missing := [which for which in amounts if which not in names]:
             raise BadArgument(f"name: {name!r} has none for the limit {missing[0]!r}")
-        if not all(isinstance(one, str) for one in (name.values() if isinstance(name, Mapping) else [name])):
+        if not all(isinstance(one, str) for one in names.values()):
             raise BadArgument(f"name: {name!r} is neither a str nor one for each limit")
-        parts = []
-        for which, amount in amounts.items():
-            if isinstance(name, str):
-                key, one = hash_tag(name), name
-            else:
-                key = one = name[which]
-            parts.append(Part(which, f"{self.prefix}{key}:{which}", one, of[which], amount))
-        return parts
+        tag = hash_tag(name) if isinstance(name, str) else None
+        return [
+            Part(which, f"{self.prefix}{tag or names[which]}:{which}", names[which], of[which], amount)
+            for which, amount in amounts.items()
+        ]
 
 
 def hash_tag(name: str) -> str:
