@@ -144,9 +144,8 @@ def estimate(data: Mapping[str, Any]) -> int:
     output = next((one for one in given if one), _ASSUMED_OUTPUT_TOKENS) * (_whole(data, "n") or 1)
     messages = data.get("messages")
     text = None if messages else str(data.get("prompt") or data.get("input") or "")
-    of_input: int
     try:
-        of_input = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
+        of_input: int = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
     except Exception:  # of any kind: LiteLLM itself answers what messages those are
         of_input = len(str(messages)) // 4
     return min(output + of_input, _MOST_TOKENS)
