@@ -36,6 +36,7 @@ export interface CallOptions {
   customDuration?: number;
 }
 
+type Key = string | number;
 type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
@@ -90,7 +91,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
-  override async consume(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async consume(key: Key, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("consume", [key, given, options], async (bucket) => {
       const points = numberOf(given);
       // A block in memory alone refuses every cost for the same time.
@@ -104,7 +105,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Takes points in any case. */
-  override async penalty(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async penalty(key: Key, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("penalty", [key, given, options], async (bucket) => {
       const points = numberOf(given);
       return this.#changed(await this.#buckets.decide(bucket, "TB.CHARGE", points), points);
@@ -112,7 +113,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Puts points back, never more than were taken. */
-  override async reward(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async reward(key: Key, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("reward", [key, given, options], async (bucket) => {
       const points = numberOf(given);
       return this.#changed(await this.#buckets.decide(bucket, "TB.GIVE", points), -points);
@@ -123,7 +124,7 @@ export class RateLimiterTokenBucket extends Base {
    * Returns what a key has left; null if that is everything. Without a point left, more than `points` count as consumed:
    * by that, callers that ask first are refused, as after a refusal by the original.
    */
-  override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
+  override async get(key: Key, options: CallOptions = {}): Promise<RateLimiterRes | null> {
     return this.#insured("get", [key, options], async (bucket) => {
       const known = await this.#buckets.decide(bucket, "TB.PEEK", 0);
       const { remaining, resetAfterMs } = known.bucket;
@@ -135,12 +136,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
-  override async set(
-    key: string | number,
-    given: number,
-    secDuration: number,
-    options: CallOptions = {},
-  ): Promise<RateLimiterRes> {
+  override async set(key: Key, given: number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("set", [key, given, secDuration, options], async (bucket) => {
       const points = numberOf(given);
       if (points > this.points) {
@@ -153,14 +149,14 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Denies every call for that many seconds; 0: until it is deleted. */
-  override async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
+  override async block(key: Key, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("block", [key, secDuration, options], (bucket) =>
       this.#block(bucket, this.points + 1, secDuration),
     );
   }
 
   /** Returns whether there was a key. */
-  override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
+  override async delete(key: Key, options: CallOptions = {}): Promise<boolean> {
     return this.#insured("delete", [key, options], (bucket) =>
       this.#buckets.delete(bucket).finally(() => this.#denials.forget(bucket)),
     );
@@ -175,7 +171,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** What is no duration, such as NaN, does not replace the limiter's own. */
-  #bucket(key: string | number, options: CallOptions | null): Bucket {
+  #bucket(key: Key, options: CallOptions | null): Bucket {
     const custom = Number(options?.customDuration ?? NaN);
     if (custom === 0) throw new BadArgument("customDuration must be above 0: points of a bucket always come back");
     const capacity = this.#capacity;
@@ -224,11 +220,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Does `work` on the bucket of a call; at any error of the store, lets the insurance do the same. */
-  async #insured<T>(
-    method: Method,
-    args: [key: string | number, ...unknown[]],
-    work: (bucket: Bucket) => Promise<T>,
-  ): Promise<T> {
+  async #insured<T>(method: Method, args: [key: Key, ...unknown[]], work: (bucket: Bucket) => Promise<T>): Promise<T> {
     try {
       return await work(this.#bucket(args[0], args.at(-1) as CallOptions));
     } catch (failed) {

@@ -43,20 +43,13 @@ export class LocalLimiter {
   readonly #commands: Record<string, (words: Words) => unknown> = {
     "TB.PEEK": (words) => {
       const view = this.#look(words, { pool: true });
-      const cost = up(words[3] ?? "1");
-      const waitMs = view.waitMs(cost);
-      if (waitMs === 0n) view.take(cost);
-      return view.reply(waitMs === 0n ? 1n : 0n, waitMs);
+      return view.reply(...view.book(up(words[3] ?? "1"), "0"));
     },
     "TB.TAKE": ([key, capacity, rate, cost = "1"]) =>
       this.#commands["TB.RESERVE"]!([key!, capacity!, rate!, cost, "0"]),
     "TB.RESERVE": (words) => {
       const view = this.#look(words);
-      const cost = up(words[3]);
-      const waitMs = view.waitMs(cost);
-      if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
-      view.take(cost);
-      return this.#kept(view, 1n, waitMs);
+      return this.#kept(view, ...view.book(up(words[3]), words[4]!));
     },
     "TB.TAKEUPTO": (words) => {
       const view = this.#look(words);
@@ -263,6 +256,14 @@ class View {
 
   take(amount: bigint): void {
     if (amount > 0n) this.#move(-amount);
+  }
+
+  /** Takes `cost` if that takes no longer than `mostMs`. */
+  book(cost: bigint, mostMs: string): [allowed: bigint, waitMs: bigint] {
+    const waitMs = this.waitMs(cost);
+    if (waitMs < 0n || waitMs > BigInt(mostMs)) return [0n, waitMs];
+    this.take(cost);
+    return [1n, waitMs];
   }
 
   give(amount: bigint): void {

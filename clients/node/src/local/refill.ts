@@ -82,7 +82,6 @@ export function calendar(gain: bigint, rate: Amount): Refill {
 
 /** `+09:00` or `-03:30`; "" is UTC. */
 function offsetMs(offset: string): number {
-  if (offset === "") return 0;
   const [hours = 0, minutes = 0] = offset.slice(1).split(":").map(Number);
   return (offset.startsWith("-") ? -1 : 1) * (hours * 60 + minutes) * MINUTE_MS;
 }

@@ -71,10 +71,7 @@ export class Decision {
   /** @internal Reads a reply: four numbers, and if it is about several limits, those of each. */
   static read(reply: unknown, names: readonly string[] = [], marks?: Marks): Decision {
     const words = reply as readonly unknown[];
-    const granted = Number(words[0]);
-    const remaining = Number(words[1]);
-    const retryAfterMs = Number(words[2]);
-    const resetAfterMs = Number(words[3]);
+    const [granted = 0, remaining = 0, retryAfterMs = 0, resetAfterMs = 0] = words.slice(0, 4).map(Number);
     const fields = { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
     const inner = names.length > 0 ? (words[4] as unknown[] | undefined) : undefined;
     if (!inner) return new Decision(marks ? { ...fields, ...marks } : fields);

@@ -12,9 +12,8 @@ from .api.hold import HoldOperations, Used
 from .api.joint import BaseJointLimiter
 from .api.limiter import BaseLimiter
 from .api.operations import Backend, Part
-from .api.unsettled import CameBack, Unsettled
+from .api.unsettled import Unsettled
 from .transport.call import Call, Steps
-from .transport.commands import Command
 from .transport.server import BaseServer
 from .transport.tasks import Tasks, Transports
 from .values.decision import Decision, Denied
@@ -91,12 +90,6 @@ class Server(BaseServer[Client]):
             return result
         finally:
             steps.close()  # of a cancelled call
-
-    def _settle_later(
-        self, words: Command, for_s: float, in_s: float, is_known: bool, came_back: CameBack
-    ) -> None:
-        self._unsettled.add(words, for_s, in_s, is_known, came_back)
-        self._settle_in(in_s)
 
     def _settle_in(self, delay_s: float) -> None:
         """Sets the timer of this event loop. It is no task, so that nothing cancels it."""

@@ -22,7 +22,7 @@ import httpx
 from . import asyncio as _asyncio
 from .api.limiter import BaseLimiter
 from .api.operations import at_once, checked_ms, done
-from .api.threads import Limiter
+from .api.threads import Hold, Limiter
 from .transport.call import Steps
 from .values.decision import Decision, Denied
 from .values.errors import BadArgument, ModuleMissing, TokenBucketError
@@ -127,14 +127,13 @@ class RateLimiting(Generic[SomeLimiter, Sending]):
         """A place in flight comes first: a token that waits for one would be sent with others at once."""
         if self._slots is None:
             return None
-        hold: Any = None
+        hold: Hold | _asyncio.Hold
 
         async def ask(left_ms: float) -> Decision:
             nonlocal hold
             options = {"ttl_ms": self._ttl_ms, "limit": self._slots, "max_wait_ms": left_ms}
             hold = await done(self._limiter.hold(f"{name}:in-flight", 1, **options))
-            decision: Decision = hold.decision
-            return decision
+            return hold.decision
 
         await self._until_granted(name, ask, ends_at)
         hold.keep_renewing()

@@ -66,16 +66,6 @@ A strategy is asked for the reset time without the cost that was denied.
 """
 
 
-def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
-    if decision.allowed:
-        _denied.set(None)
-    else:
-        # No wait helps a cost above the capacity: Retry-After is a whole period.
-        wait_s = decision.retry_after_ms / 1000 if decision.retry_after_ms >= 0 else limit.window_s or 1
-        _denied.set((key, time.time() + max(wait_s, 1)))
-    return decision
-
-
 def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
     @wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -115,7 +105,14 @@ class BucketStorage:
         return _ERRORS
 
     async def _take(self, key: str, limit: Limit, amount: int) -> Decision:
-        return _noted(key, limit, await done(self.limiter.take(key, amount, limit=limit)))
+        decision: Decision = await done(self.limiter.take(key, amount, limit=limit))
+        if decision.allowed:
+            _denied.set(None)
+        else:
+            # No wait helps a cost above the capacity: Retry-After is a whole period.
+            wait_s = decision.retry_after_ms / 1000 if decision.retry_after_ms >= 0 else limit.window_s or 1
+            _denied.set((key, time.time() + max(wait_s, 1)))
+        return decision
 
     async def _look(self, key: str, limit: Limit) -> tuple[int, float]:
         """Returns how much of the limit is used, and when the next call passes, or a used bucket is full."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic
@@ -15,7 +15,7 @@ from ..values.constants import AGAIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
-from .operations import Backend, DecisionT, Part, checked_ms, done, words_of
+from .operations import Backend, DecisionT, Part, Parts, checked_ms, done, words_of
 
 Used = Number | Mapping[str, Number]
 
@@ -30,9 +30,7 @@ class HoldOperations(Generic[DecisionT]):
     # What threads and asyncio do in ways of their own.
     _end: Callable[[Used | None], DecisionT]
 
-    def __init__(
-        self, backend: Backend[Any, Any, Any], parts: Sequence[Part], ttl_ms: int, call: Call
-    ) -> None:
+    def __init__(self, backend: Backend[Any, Any, Any], parts: Parts, ttl_ms: int, call: Call) -> None:
         checked_ms("ttl_ms", ttl_ms, 1)
         self._backend = backend
         self._parts = parts
@@ -45,7 +43,7 @@ class HoldOperations(Generic[DecisionT]):
         self._was_granted = self._was_local = self._is_denied = self._is_away = False
         self._is_sent = self._is_known = False
         """Say whether the server may have the hold, and whether it has had it."""
-        self._late: Sequence[Part] = ()
+        self._late: Parts = ()
         """The buckets in which a call without a reply may still take it."""
         self._lasts_until = 0.0
         """When the server ends the hold unless it is renewed."""
@@ -100,7 +98,7 @@ class HoldOperations(Generic[DecisionT]):
         it is the parent's, in a forked process."""
         return self._process != os.getpid() or self._is_denied
 
-    def _command(self, name: str, parts: Sequence[Part], *ttl_ms: int) -> Command:
+    def _command(self, name: str, parts: Parts, *ttl_ms: int) -> Command:
         return (name, len(parts), *ttl_ms, self.id, *words_of(parts))
 
     def _renew(self, first: bool = False) -> Steps[Decision]:
@@ -178,17 +176,19 @@ class HoldOperations(Generic[DecisionT]):
         words = self._command("TB.MHOLD", self._held, self._ttl_ms)
         return renewing(words) if self._is_known else words
 
-    def _abandon(self, parts: Sequence[Part] | None = None, in_s: float = 0.0) -> None:
+    def _abandon(self, parts: Parts | None = None, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""
         of = {part.key: part._replace(amount=0) for part in (self._parts if parts is None else parts)}
         if of:
             self._settle_later(list(of.values()), in_s)
 
-    def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
+    def _settle_later(self, parts: Parts, in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
         words = self._command("TB.MSETTLE", parts)
         came_back = partial(self._backend._came_back, parts)
-        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known, came_back)
+        server = self._backend.server
+        server._unsettled.add(words, self._ttl_ms / 1000, in_s, self._is_known, came_back)
+        server._settle_in(in_s)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""

@@ -13,6 +13,9 @@ from .operations import Backend, DecisionT, HoldT, OnDecision, OnError, Part, Se
 
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
+Amounts = Mapping[str, Number]
+Alternatives = Sequence[Amounts]
+Limits = Mapping[str, Limit]
 
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
@@ -49,7 +52,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
     def __init__(
         self,
         server: ServerT | str,
-        limits: Mapping[str, Limit],
+        limits: Limits,
         prefix: str = "tb:",
         *,
         on_error: OnError = "local",
@@ -60,12 +63,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         self.limits = _checked(limits)
 
     def take_all(
-        self,
-        name: Names,
-        costs: Mapping[str, Number],
-        *,
-        limits: Mapping[str, Limit] | None = None,
-        max_wait_ms: float = 0,
+        self, name: Names, costs: Amounts, *, limits: Limits | None = None, max_wait_ms: float = 0
     ) -> DecisionT:
         """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share."""
         parts = self._parts(name, costs, limits)
@@ -75,23 +73,17 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
     def hold(
         self,
         name: Names,
-        amounts: Mapping[str, Number],
+        amounts: Amounts,
         *,
         ttl_ms: int = 30_000,
-        limits: Mapping[str, Limit] | None = None,
+        limits: Limits | None = None,
         max_wait_ms: float = 0,
     ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share."""
         parts = self._parts(name, amounts, limits)
         return self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
 
-    def take_any(
-        self,
-        name: Names,
-        alternatives: Sequence[Mapping[str, Number]],
-        *,
-        limits: Mapping[str, Limit] | None = None,
-    ) -> DecisionT:
+    def take_any(self, name: Names, alternatives: Alternatives, *, limits: Limits | None = None) -> DecisionT:
         """Takes the first alternative of which every limit allows its cost. Nobody takes in between.
 
         `granted` is its number, from 1. A denial says when the first of them is allowed, not which: its
@@ -101,12 +93,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         return self._run(self._decide(parts, ("TB.TAKEANY", len(parts), call.each, *words_of(parts)), call))
 
     def hold_any(
-        self,
-        name: Names,
-        alternatives: Sequence[Mapping[str, Number]],
-        *,
-        ttl_ms: int = 30_000,
-        limits: Mapping[str, Limit] | None = None,
+        self, name: Names, alternatives: Alternatives, *, ttl_ms: int = 30_000, limits: Limits | None = None
     ) -> HoldT:
         """Holds the first alternative as `take_any` takes it. `hold.decision.granted` is its number, and
         `hold.amounts` are its amounts."""
@@ -117,16 +104,13 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         """Makes the buckets of all limits full, and forgets their holds."""
         return self._run_once(self._reset(self._parts(name, dict.fromkeys(self.limits, 0), None)))
 
-    def headers(self, decision: Decision, *, limits: Mapping[str, Limit] | None = None) -> dict[str, str]:
+    def headers(self, decision: Decision, *, limits: Limits | None = None) -> dict[str, str]:
         """Returns the HTTP headers of a decision as `Limiter.headers` does, with an item for each limit."""
         of = self.limits if limits is None else limits
         return decision._headers(of if decision.each else {})
 
     def _alternatives(
-        self,
-        name: Names,
-        alternatives: Sequence[Mapping[str, Number]],
-        limits: Mapping[str, Limit] | None,
+        self, name: Names, alternatives: Alternatives, limits: Limits | None
     ) -> tuple[list[Part], Call]:
         are_some = isinstance(alternatives, Sequence) and not isinstance(alternatives, str | bytes)
         if not (are_some and alternatives):
@@ -137,9 +121,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
             raise BadArgument(f"alternatives: all must name the same number of limits: {advice}")
         return list(chain(*each)), Call(each=len(each[0]))
 
-    def _parts(
-        self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
-    ) -> list[Part]:
+    def _parts(self, name: Names, amounts: Amounts, limits: Limits | None) -> list[Part]:
         """Returns what the call is about. The buckets of one name share a hash tag, hence a slot.
 
         Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
@@ -150,18 +132,16 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
             raise BadArgument(f"no limit is named: {amounts!r} must map each limit to its amount")
         if unknown := [which for which in amounts if which not in of]:
             raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
-        if isinstance(name, Mapping) and (missing := [which for which in amounts if which not in name]):
+        names = name if isinstance(name, Mapping) else dict.fromkeys(amounts, name)
+        if missing := [which for which in amounts if which not in names]:
             raise BadArgument(f"name: {name!r} has none for the limit {missing[0]!r}")
-        if not all(isinstance(one, str) for one in (name.values() if isinstance(name, Mapping) else [name])):
+        if not all(isinstance(one, str) for one in names.values()):
             raise BadArgument(f"name: {name!r} is neither a str nor one for each limit")
-        parts = []
-        for which, amount in amounts.items():
-            if isinstance(name, str):
-                key, one = hash_tag(name), name
-            else:
-                key = one = name[which]
-            parts.append(Part(which, f"{self.prefix}{key}:{which}", one, of[which], amount))
-        return parts
+        tag = hash_tag(name) if isinstance(name, str) else None
+        return [
+            Part(which, f"{self.prefix}{tag or names[which]}:{which}", names[which], of[which], amount)
+            for which, amount in amounts.items()
+        ]
 
 
 def hash_tag(name: str) -> str:
@@ -169,7 +149,7 @@ def hash_tag(name: str) -> str:
     return f"{{{name.translate(_ENCODED) or '%'}}}"
 
 
-def _checked(limits: Mapping[str, Limit]) -> dict[str, Limit]:
+def _checked(limits: Limits) -> dict[str, Limit]:
     for which, limit in dict(limits).items():
         if not isinstance(limit, Limit):
             raise BadArgument(f"limits: {which!r} is {limit!r}, not a Limit")

@@ -47,6 +47,8 @@ class Part(NamedTuple):
         return self.key, str(self.limit.capacity), str(self.limit.rate), str(self.amount)
 
 
+Parts = Sequence[Part]
+
 _by_url: dict[Any, Any] = {}
 """The servers that limiters have made of URLs. `setdefault` makes one for all threads."""
 
@@ -112,17 +114,16 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
         self.server._users.discard(self)
         return not self.server._users
 
-    def _came_back(self, parts: Sequence[Part]) -> None:
+    def _came_back(self, parts: Parts) -> None:
         """Forgets what no longer holds now that tokens of these buckets came back."""
 
-    def _decide(self, parts: Sequence[Part], words: Command, call: Call | None = None) -> Steps[Decision]:
+    def _decide(self, parts: Parts, words: Command, call: Call) -> Steps[Decision]:
         began = self._clock.monotonic()
-        call = call or Call()
         decision = yield from self._ask(parts, words, call)
         return self._reported(call.chosen(parts, decision.granted) or parts, decision, began, words)
 
     def _reported(
-        self, parts: Sequence[Part], decision: Decision, began: float, words: Command = ("TB.TAKE",)
+        self, parts: Parts, decision: Decision, began: float, words: Command = ("TB.TAKE",)
     ) -> Decision:
         """Reports the decision on a command, and returns it as the caller gets it."""
         if self._shadow:
@@ -130,7 +131,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
         self._report(parts, decision, began)
         return decision
 
-    def _report(self, parts: Sequence[Part], decision: Decision, began: float) -> None:
+    def _report(self, parts: Parts, decision: Decision, began: float) -> None:
         if not self._on_decision:
             return
         seconds = self._clock.monotonic() - began
@@ -140,7 +141,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             except Exception:  # the call is decided all the same
                 self.server.log.exception("on_decision has failed")
 
-    def _ask(self, parts: Sequence[Part], words: Command, call: Call | None = None) -> Steps[Decision]:
+    def _ask(self, parts: Parts, words: Command, call: Call | None = None) -> Steps[Decision]:
         """Returns the decision of the server, or that of `on_error`."""
         call = call or Call()
         try:
@@ -152,9 +153,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             return self._degraded(parts, words, unanswered, call)
         return decision_of(call.chosen(parts, reply[0]), reply)
 
-    def _degraded(
-        self, parts: Sequence[Part], words: Command, unanswered: Unanswered, call: Call
-    ) -> Decision:
+    def _degraded(self, parts: Parts, words: Command, unanswered: Unanswered, call: Call) -> Decision:
         """Returns the decision of `on_error`: `lost` if the server may have executed what is sent once."""
         lost = call.once and unanswered.sent
         is_local, local = self._on_error == "local", self.server._local
@@ -171,7 +170,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             reply = [0, 0, int(self.server.retry_every_ms) or 1, 0]
         return decision_of(call.chosen(parts, reply[0]), reply, True, lost)
 
-    def _reset(self, parts: Sequence[Part]) -> Steps[Decision]:
+    def _reset(self, parts: Parts) -> Steps[Decision]:
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
         degraded = False
         for part in parts:
@@ -186,9 +185,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
         return Decision(True, min(int(part.limit._capacity) for part in parts), granted=1)
 
 
-def decision_of(
-    parts: Sequence[Part], reply: Sequence[Any], degraded: bool = False, lost: bool = False
-) -> Decision:
+def decision_of(parts: Parts, reply: Sequence[Any], degraded: bool = False, lost: bool = False) -> Decision:
     """Reads a reply; the fifth element of some has the replies of all parts."""
     granted, remaining, retry_after_ms, reset_after_ms, *replies = reply
     each = {}
@@ -200,7 +197,7 @@ def decision_of(
     )
 
 
-def words_of(parts: Sequence[Part]) -> Command:
+def words_of(parts: Parts) -> Command:
     return tuple(chain.from_iterable(part.words for part in parts))
 
 

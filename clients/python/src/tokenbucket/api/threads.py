@@ -7,7 +7,6 @@ import time
 from typing import Any, Protocol, Self, TypeVar
 
 from ..transport.call import Call, Steps
-from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
 from ..values.constants import AGAIN_S
@@ -18,7 +17,7 @@ from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part, at_once
 from .renewals import NO_WORK, Renewals
-from .unsettled import CameBack, Unsettled
+from .unsettled import Unsettled
 
 T = TypeVar("T")
 
@@ -49,10 +48,7 @@ class Server(BaseServer[Client]):
             self._renewals.wake()
         return run(steps)
 
-    def _settle_later(
-        self, words: Command, for_s: float, in_s: float, is_known: bool, came_back: CameBack
-    ) -> None:
-        self._unsettled.add(words, for_s, in_s, is_known, came_back)
+    def _settle_in(self, _: float) -> None:
         self._renewals.wake()
 
     def close(self) -> None:

@@ -17,6 +17,9 @@ from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
 from ..values.options import named, read_numbers
 
+AnyServer = Server | Client | str | None
+Data = dict[str, Any]
+"""What LiteLLM says of a request, or logs of a call."""
 PARALLEL = "parallel"
 # Of a call that says neither.
 _ASSUMED_OUTPUT_TOKENS = 256
@@ -33,9 +36,7 @@ _HOOKS_OF_CLASS = (
 )
 
 
-def joint_limiter(
-    server: Server | Client | str | None, prefix: str, options: Mapping[str, Any]
-) -> JointLimiter:
+def joint_limiter(server: AnyServer, prefix: str, options: Mapping[str, Any]) -> JointLimiter:
     """Returns a limiter on the server; on that of the environment if there is None."""
     names = ("url", "timeout_ms", "on_error") if server is None else ("on_error",)
     said = {name: f"TOKENBUCKET_{name.upper()}" for name in names if name not in options}
@@ -64,9 +65,7 @@ class _Call:
 class Callback(CustomLogger):
     """What holds and settles calls. Hooks name those of LiteLLM's arguments that they read."""
 
-    def __init__(
-        self, server: Server | Client | str | None, prefix: str, ttl_ms: int, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, server: AnyServer, prefix: str, ttl_ms: int, options: Mapping[str, Any]) -> None:
         super().__init__()
         self.limiter = joint_limiter(server, prefix, options)
         self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
@@ -90,7 +89,7 @@ class Callback(CustomLogger):
         self._calls[id] = _Call(hold, held, patience)
 
     async def async_post_call_streaming_iterator_hook(
-        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
+        self, user_api_key_dict: Any, response: Any, request_data: Data
     ) -> AsyncGenerator[Any, None]:
         """Settles a stream that its caller breaks off."""
         try:
@@ -145,9 +144,8 @@ def estimate(data: Mapping[str, Any]) -> int:
     output = next((one for one in given if one), _ASSUMED_OUTPUT_TOKENS) * (_whole(data, "n") or 1)
     messages = data.get("messages")
     text = None if messages else str(data.get("prompt") or data.get("input") or "")
-    of_input: int
     try:
-        of_input = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
+        of_input: int = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
     except Exception:  # of any kind: LiteLLM itself answers what messages those are
         of_input = len(str(messages)) // 4
     return min(output + of_input, _MOST_TOKENS)

@@ -26,12 +26,12 @@ from typing import Any
 import httpx
 import litellm
 
-from ..api.joint import hash_tag
-from ..asyncio import Client, Hold, Server
+from ..api.joint import Limits, hash_tag
+from ..asyncio import Hold
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Callback, estimate, tokens_of
+from .calls import PARALLEL, AnyServer, Callback, Data, estimate, tokens_of
 
 Deployment = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class TokenBucketRouter(Callback):
 
     def __init__(
         self,
-        server: Server | Client | str | None = None,
+        server: AnyServer = None,
         *,
         prefix: str = "tb:litellm:deployments:",
         ttl_ms: int = 60_000,
@@ -120,7 +120,7 @@ class TokenBucketRouter(Callback):
         model: str,
         healthy_deployments: list[Any],
         messages: list[Any] | None,
-        request_kwargs: dict[str, Any] | None = None,
+        request_kwargs: Data | None = None,
         **_: Any,
     ) -> list[Any]:
         """Reserves what the call may cost at one of the deployments, and returns that one alone."""
@@ -155,38 +155,32 @@ class TokenBucketRouter(Callback):
         self._begin(_Attempt(uuid.uuid4().hex, _request_of(data), of, _id_of(chosen), failed), hold, data)
         return [chosen]
 
-    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_pre_call_deployment_hook(self, kwargs: Data, *_: Any, **__: Any) -> None:
         """Notes that the call is sent now, and which of LiteLLM's it is."""
         if attempt := self._attempt_of(kwargs, None):
             attempt.is_sent, attempt.call_id = True, _call_of(kwargs)
 
     async def async_post_call_success_deployment_hook(
-        self, request_data: dict[str, Any], response: Any, *_: Any, **__: Any
+        self, request_data: Data, response: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
-        attempt, tokens = self._attempt_of(request_data, _call_of(request_data)), tokens_of(response)
-        if attempt and tokens is not None:
-            await self._end_call(attempt.id, tokens)
+        if (tokens := tokens_of(response)) is not None:
+            await self._end_call(self._call_in(request_data), tokens)
 
-    async def async_post_call_failure_deployment_hook(
-        self, request_data: Mapping[str, Any], *_: Any, **__: Any
-    ) -> None:
+    async def async_post_call_failure_deployment_hook(self, request_data: Data, *_: Any, **__: Any) -> None:
         """A call that failed was a request, and cost no tokens."""
-        if attempt := self._attempt_of(request_data, _call_of(request_data)):
-            await self._end_call(attempt.id, 0)
+        await self._end_call(self._call_in(request_data), 0)
 
-    async def async_log_success_event(
-        self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
-    ) -> None:
+    async def async_log_success_event(self, kwargs: Data, response_obj: Any, *_: Any, **__: Any) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
         if attempt := self._logged(kwargs):
             await self._end_call(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
-    async def async_log_failure_event(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_log_failure_event(self, kwargs: Data, *_: Any, **__: Any) -> None:
         if attempt := self._logged(kwargs):
             await self._end(attempt)
 
-    async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_post_call_failure_hook(self, request_data: Data, *_: Any, **__: Any) -> None:
         if attempt := self._attempt_of(request_data, _call_of(request_data)):
             await self._end(attempt)
 
@@ -201,27 +195,19 @@ class TokenBucketRouter(Callback):
             raise litellm.BadRequestError(str(error), model=model, llm_provider="") from error
 
     async def _hold(
-        self,
-        ordered: Sequence[Deployment],
-        each: Mapping[str, Mapping[str, Limit]],
-        columns: Sequence[str],
-        tokens: int,
+        self, ordered: Sequence[Deployment], each: Mapping[str, Limits], columns: Sequence[str], tokens: int
     ) -> Hold:
         """Holds all that the call may cost at the first deployment that allows it."""
-        alternatives: list[dict[str, int]] = []
-        names: dict[str, str] = {}
-        limits: dict[str, Limit] = {}
-        for one in ordered:
-            id, amounts = _id_of(one), {}
-            for which in columns:
-                limit, name = each[id].get(which), f"{id}:{which}"
-                limits[name] = limit or _UNLIMITED
-                names[name] = hash_tag(_group_of(one))
-                amounts[name] = 0 if limit is None else tokens if which == "tokens" else 1
-            alternatives.append(amounts)
+        ids = [_id_of(one) for one in ordered]
+        limits = {f"{id}:{which}": each[id].get(which) or _UNLIMITED for id in ids for which in columns}
+        names = dict.fromkeys(limits, hash_tag(_group_of(ordered[0])))
+        wanted = {which: tokens if which == "tokens" else 1 for which in columns}
+        alternatives = [
+            {f"{id}:{which}": wanted[which] if each[id].get(which) else 0 for which in columns} for id in ids
+        ]
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
 
-    def _begin(self, attempt: _Attempt, hold: Hold, data: dict[str, Any]) -> None:
+    def _begin(self, attempt: _Attempt, hold: Hold, data: Data) -> None:
         """Renews the hold until a hook settles it, or LiteLLM has forgotten the call."""
         mark = _Mark(attempt.id)
         mark.attempt = attempt
@@ -338,7 +324,7 @@ def _group_of(deployment: Deployment) -> str:
     return str(deployment["model_name"])
 
 
-def _leave_mark(data: dict[str, Any], mark: _Mark, running: Container[str]) -> None:
+def _leave_mark(data: Data, mark: _Mark, running: Container[str]) -> None:
     """Writes into the dict that is there: LiteLLM passes on copies of what contains it, but not of itself."""
     metadata = next((data[name] for name in _METADATA if isinstance(data.get(name), dict)), None)
     if metadata is None:

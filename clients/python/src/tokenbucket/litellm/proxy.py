@@ -14,11 +14,10 @@ from typing import Any
 from fastapi import HTTPException
 from pydantic import TypeAdapter, ValidationError
 
-from ..asyncio import Client, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Callback, estimate, tokens_of
+from .calls import PARALLEL, AnyServer, Callback, Data, estimate, tokens_of
 
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
@@ -33,7 +32,7 @@ class TokenBucketCallback(Callback):
 
     def __init__(
         self,
-        server: Server | Client | str | None = None,
+        server: AnyServer = None,
         *,
         prefix: str = "tb:litellm:",
         ttl_ms: int = 60_000,
@@ -64,8 +63,8 @@ class TokenBucketCallback(Callback):
         return limits
 
     async def async_pre_call_hook(
-        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
-    ) -> dict[str, Any]:
+        self, user_api_key_dict: Any, cache: Any, data: Data, call_type: str
+    ) -> Data:
         """Holds what the call may cost, or denies it."""
         whose = self.limits_of(user_api_key_dict)
         if not whose or _id_of(data) in self._calls:
@@ -89,26 +88,22 @@ class TokenBucketCallback(Callback):
             self._headers.popitem(last=False)
         return data
 
-    async def async_post_call_success_hook(
-        self, data: dict[str, Any], user_api_key_dict: Any, response: Any
-    ) -> None:
+    async def async_post_call_success_hook(self, data: Data, user_api_key_dict: Any, response: Any) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (tokens := tokens_of(response)) is not None:
             await self._settle_call(_id_of(data), tokens)
 
-    async def async_log_success_event(
-        self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
-    ) -> None:
+    async def async_log_success_event(self, kwargs: Data, response_obj: Any, *_: Any, **__: Any) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
         id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
         await self._end_call(id, tokens_of(response_obj))
 
-    async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
+    async def async_post_call_failure_hook(self, request_data: Data, *_: Any, **__: Any) -> None:
         """A call that failed was a request, and cost no tokens."""
         await self._end_call(_id_of(request_data), 0)
 
     async def async_post_call_response_headers_hook(
-        self, data: dict[str, Any], *_: Any, **__: Any
+        self, data: Data, *_: Any, **__: Any
     ) -> dict[str, str] | None:
         return self._headers.pop(_id_of(data), None)
 
@@ -124,7 +119,7 @@ class TokenBucketCallback(Callback):
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
 
 
-def _given_id(data: dict[str, Any]) -> str:
+def _given_id(data: Data) -> str:
     """Gives a call an id that no client can choose, unlike LiteLLM's, which comes from a header."""
     id = uuid.uuid4().hex
     # What LiteLLM hands on to every hook, under one of these names.

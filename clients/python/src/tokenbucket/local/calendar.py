@@ -9,12 +9,11 @@ from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from math import ceil
 
-from ..values.limit import Limit
+from ..values.limit import PERIOD_MS, UNIT_MS, Limit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # In which an empty bucket is full, and a token has flowed in.
-CENTURY_MS = 36_525 * _UNIT_MS["d"]
+CENTURY_MS = 36_525 * UNIT_MS["d"]
 _MONTHS = {"mo": 1, "3mo": 3, "y": 12}
 _DAYS_OF_A_WEEK = 7
 # What the module replies in place of a longer wait.
@@ -58,9 +57,8 @@ class Calendar:
     @property
     def usually(self) -> tuple[Fraction, int]:
         """Returns the same, as the module's bounds count: a month is the 1,200th part of a century."""
-        of_unit = _UNIT_MS | {"w": _DAYS_OF_A_WEEK * _UNIT_MS["d"]}
         months = _MONTHS.get(self.unit)
-        return self.count, months * CENTURY_MS // 1200 if months else self.number * of_unit[self.unit]
+        return self.count, months * CENTURY_MS // 1200 if months else self.number * PERIOD_MS[self.unit]
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
         return self.count * (self._period_of(until) - self._period_of(since))
@@ -74,8 +72,8 @@ class Calendar:
     def _period_of(self, moment: Fraction) -> int:
         """Its number, counted without a gap from whenever."""
         local = moment + self.ahead_ms
-        if self.unit in _UNIT_MS:
-            return local // (self.number * _UNIT_MS[self.unit])
+        if self.unit in UNIT_MS:
+            return local // (self.number * UNIT_MS[self.unit])
         day = (_EPOCH + timedelta(milliseconds=local // 1)).date()
         if self.unit == "w":
             return (day.toordinal() - 1) // _DAYS_OF_A_WEEK  # the first day of all was a Monday
@@ -83,8 +81,8 @@ class Calendar:
         return (months - (day < self._begins_in(months))) // _MONTHS[self.unit]
 
     def _begins(self, period: int) -> Fraction:
-        if self.unit in _UNIT_MS:
-            return Fraction(period * self.number * _UNIT_MS[self.unit] - self.ahead_ms)
+        if self.unit in UNIT_MS:
+            return Fraction(period * self.number * UNIT_MS[self.unit] - self.ahead_ms)
         if self.unit == "w":
             day = date.fromordinal(period * _DAYS_OF_A_WEEK + 1)
         else:
@@ -112,5 +110,5 @@ def refill_of(limit: Limit, count: Fraction) -> Refill:
     offset_ms = (int(hours) * 60 + int(minutes)) * 60_000
     ahead_ms = -offset_ms if sign == "-" else offset_ms
     if unit == "w":
-        return Calendar(count, 1, unit, ahead_ms - int(days) * _UNIT_MS["d"])
+        return Calendar(count, 1, unit, ahead_ms - int(days) * UNIT_MS["d"])
     return Calendar(count, int(number or 1), unit, ahead_ms, int(days))

@@ -67,9 +67,8 @@ class BaseServer(Generic[Client]):
     _is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    _settle_later: Callable[[Command, float, float, bool, Callable[[], None]], None]
-    """Settles a hold by its id once the server answers: for how many seconds, after how many, whether the
-    server has had it, and what to call then."""
+    _settle_in: Callable[[float], None]
+    """Settles holds in doubt by their ids after so many seconds, or once the server answers."""
 
     def __init__(
         self,

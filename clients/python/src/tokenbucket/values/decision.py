@@ -65,25 +65,20 @@ class Decision:
 
         Retry-After is missing where waiting does not help, and a degraded decision has no RateLimit.
         """
-        headers: dict[str, str] = {}
-        if not self.degraded:
-            each = self.each or dict.fromkeys(limits, self)
-            policies = [
-                _policy(which, limits[which])
-                for which, one in each.items()
-                if one.remaining <= limits[which]._capacity  # or an override counts
-            ]
-            if policies:
-                headers["RateLimit-Policy"] = ", ".join(policies)
-            limit = ", ".join(
-                f'"{which}";r={max(one.remaining, 0)};t={_up_to_seconds(one.reset_after_ms)}'
-                for which, one in each.items()
-            )
-            if limit:
-                headers["RateLimit"] = limit
+        each = {} if self.degraded else self.each or dict.fromkeys(limits, self)
+        policies = [
+            _policy(which, limits[which])
+            for which, one in each.items()
+            if one.remaining <= limits[which]._capacity  # or an override counts
+        ]
+        left = [
+            f'"{which}";r={max(one.remaining, 0)};t={_up_to_seconds(one.reset_after_ms)}'
+            for which, one in each.items()
+        ]
+        headers = {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)}
         if not self.allowed and self.retry_after_ms > 0:
             headers["Retry-After"] = str(self.retry_after_s)
-        return headers
+        return {name: text for name, text in headers.items() if text}
 
 
 class Denied(TokenBucketError):

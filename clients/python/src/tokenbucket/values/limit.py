@@ -28,17 +28,9 @@ _FORMS = {
     ),
 }
 
-_UNIT_S = {
-    "ms": Fraction(1, 1000),
-    "s": Fraction(1),
-    "m": Fraction(60),
-    "h": Fraction(3600),
-    "d": Fraction(86_400),
-    "w": Fraction(7 * 86_400),
-    "mo": Fraction(30 * 86_400),
-    "3mo": Fraction(90 * 86_400),
-    "y": Fraction(365 * 86_400),
-}
+UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DAYS = {"w": 7, "mo": 30, "3mo": 90, "y": 365}
+PERIOD_MS = UNIT_MS | {unit: days * UNIT_MS["d"] for unit, days in _DAYS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,7 @@ class Limit:
     def tokens_per_s(self) -> Fraction:
         """Returns the exact rate; the average of a calendar's rate, with months of 30 days."""
         count, number, unit, _ = self._terms
-        return Fraction(count) / (Fraction(number or 1) * _UNIT_S[unit or "s"])
+        return 1000 * Fraction(count) / (Fraction(number or 1) * PERIOD_MS[unit or "s"])
 
     @property
     def window_s(self) -> int | None:
