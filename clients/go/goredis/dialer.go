@@ -117,12 +117,10 @@ func (d *dialer) arrive(conn net.Conn, generation int64) int64 {
 	d.master.mutex.Lock()
 	defer d.master.mutex.Unlock()
 	before, now := d.master.address, address.String()
-	switch {
-	case generation != d.generation.Load(): // it was dialled before what others found out
-	case before == "":
-		d.master.address = now
-	case before != now:
-		d.master.address = now
+	if before == now || generation != d.generation.Load() { // it was dialled before what others found out
+		return generation
+	}
+	if d.master.address = now; before != "" {
 		close(d.master.moved)
 		d.master.moved = make(chan struct{})
 		generation = d.generation.Add(1)
