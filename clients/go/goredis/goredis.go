@@ -49,8 +49,8 @@ type node struct {
 	client  *redis.Client
 	dialer  *dialer
 	size    int
-	cluster *redis.ClusterClient // that it is of, or nil
-	silent  *silence             // of a cluster
+	cluster *cluster // that it is of, or nil
+	silent  *silence // of a cluster
 }
 
 // silence is since when calls that others redirect to a node have got no answer, or nil.
@@ -143,15 +143,17 @@ type cluster struct {
 	nodes    sync.Map                  // by their clients
 	silent   sync.Map                  // by addresses: go-redis soon forgets a node that has no slots yet
 	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
+	looking  chan struct{}             // has room for the one call that looks for the slots
+	hasSlots atomic.Bool
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
-	c := &cluster{}
+	c := &cluster{looking: make(chan struct{}, 1)}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
 		silent, _ := c.silent.LoadOrStore(of.Addr, new(silence))
-		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client, silent: silent.(*silence)}
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c, silent: silent.(*silence)}
 		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -186,7 +188,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	h := &hops{of: c}
+	h := &hops{}
 	h.asked, _ = ctx.Value(rules.Asked{}).(*node)
 	err := cause(c.client.Process(context.WithValue(ctx, following{}, h), command))
 	if err != nil && h.isRedirected {
@@ -199,6 +201,9 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 	if key == "" {
 		key = "\x00" // of the same slot: go-redis takes any node for none
 	}
+	if err := c.findSlots(ctx, key); err != nil {
+		return nil, cause(err)
+	}
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, cause(err)
@@ -208,6 +213,31 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 		return nil, tokenbucket.Unsent(redis.ErrClosed) // it has just left
 	}
 	return one.(*node), nil
+}
+
+// findSlots goes on when its call has left, so that go-redis knows the slots at last: with NewFailoverClusterClient it asks one
+// Sentinel after the other, each for seconds.
+func (c *cluster) findSlots(ctx context.Context, key string) error {
+	if c.hasSlots.Load() {
+		return nil
+	}
+	found := make(chan error, 1)
+	select {
+	case c.looking <- struct{}{}:
+		go func() {
+			_, err := c.client.MasterForKey(context.Background(), key)
+			c.hasSlots.Store(err == nil)
+			<-c.looking
+			found <- err
+		}()
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-found:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (c *cluster) Has(one tokenbucket.Doer) bool {
@@ -228,13 +258,10 @@ func (c *cluster) forgetLeft() {
 	})
 }
 
-// failure is the error of a command that go-redis would repeat if it knew what it was.
-type failure struct {
-	cause error
-	mark  string // before its text, by which go-redis knows it as well
-}
+// failure is the error of a command that go-redis would repeat if it knew what it was, also by its text.
+type failure struct{ cause error }
 
-func (f failure) Error() string { return f.mark + f.cause.Error() }
+func (f failure) Error() string { return "of a node: " + f.cause.Error() }
 
 // cause returns the error that go-redis got. It heeds the end of a context only before it sends.
 func cause(err error) error {
@@ -292,7 +319,6 @@ type following struct{}
 
 // hops are what a call has followed from node to node.
 type hops struct {
-	of           *cluster
 	asked        *node // whose permit it has, or nil
 	isRedirected bool
 	until        time.Time // it follows no more: one Timeout after the first
@@ -315,16 +341,16 @@ func (h *hops) isFollowed(ctx context.Context) bool {
 }
 
 // asksAnother returns whether a call goes on to another node after one said that none serves the slot.
-func (h *hops) asksAnother(ctx context.Context) bool {
+func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
 	if h == nil {
 		return false
 	}
-	if until := h.of.unserved.Load(); until != nil && time.Now().Before(*until) {
+	if until := of.unserved.Load(); until != nil && time.Now().Before(*until) {
 		return false
 	}
 	if h.unserved++; h.unserved == mostUnserved {
 		until := time.Now().Add(unservedFor)
-		h.of.unserved.Store(&until)
+		of.unserved.Store(&until)
 	}
 	return h.unserved < mostUnserved && h.isFollowed(ctx)
 }
@@ -386,12 +412,12 @@ func (n *node) see(ctx context.Context, err error) error {
 		if h.isFollowed(ctx) {
 			return err
 		}
-		return failure{err, "redirected for too long: "}
+		return failure{err}
 	}
 	n.dialer.see(err)
-	n.cluster.ReloadState(ctx)
-	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx) {
+	n.cluster.client.ReloadState(ctx)
+	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx, n.cluster) {
 		return err
 	}
-	return failure{err, "of a node: "} // else go-redis repeats some, which it knows by their text
+	return failure{err}
 }

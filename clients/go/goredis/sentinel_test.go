@@ -162,6 +162,39 @@ func TestASentinelThatIsSilentIsNoOutageOfItsMaster(t *testing.T) {
 	}
 }
 
+// go-redis asks Sentinels for the slots of a NewFailoverClusterClient, one after the other.
+func TestSlotsThatComeLateServeTheNextCalls(t *testing.T) {
+	server, asked, comes := realserver.Start(t), atomic.Int64{}, make(chan struct{})
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(ctx context.Context) ([]redis.ClusterSlot, error) {
+		asked.Add(1)
+		<-comes
+		return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, ctx.Err()
+	}})), tokenbucket.RetryEvery(time.Nanosecond))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	for i := 0; i < 2; i++ {
+		ended := make(chan tokenbucket.Decision)
+		go func() {
+			decision, _ := limiter.Take(ctx, "a", 1)
+			ended <- decision
+		}()
+		select {
+		case decision := <-ended:
+			if !decision.Degraded {
+				t.Fatalf("%+v", decision)
+			}
+		case <-time.After(20 * time.Second):
+			close(comes)
+			t.Fatal("the call does not end")
+		}
+	}
+	close(comes)
+	left(t, 9)(limiter.Take(ctx, "a", 1))
+	if asked.Load() != 1 {
+		t.Fatalf("asked %d times", asked.Load())
+	}
+}
+
 func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 	says := func(reply string) redis.FailoverOptions {
 		return redis.FailoverOptions{SentinelAddrs: []string{startSentinel(t, reply).address}}
