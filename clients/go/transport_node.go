@@ -84,7 +84,7 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	defer n.returnPermit()
 	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
-	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
+	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || isBroken(err) || errors.Is(err, ended)) {
 		go guarded(n.beat) // the caller's end says nothing about the server, not even that it is there
 		return nil, ended
 	}
@@ -147,7 +147,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
 		do()
 	case err != nil && mayBeOfAnother(err) && !isRedirected(err):
-		n.ping(began, err)
+		n.ping(ctx, began, err)
 	}
 	within := n.server.patience()
 	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot && n.server.now()-began < int64(within); tries++ {
@@ -157,7 +157,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		do()
 	}
 	if isRedirected(err) && mayBeOfAnother(err) && !isUnsent(err) && !n.isAway() {
-		n.ping(began, err)
+		n.ping(ctx, began, err)
 	}
 	return reply, isSent, err
 }
@@ -209,15 +209,14 @@ func mayBeOfAnother(err error) bool {
 	return code == "" || isRedirected(err) && (code == "BUSY" || code == "LOADING")
 }
 
-// ping asks whether the server is there, unless it has said something since. After a timeout it does not wait for another
-// connection: a server that is there has one, or opens it in time.
-func (n *node) ping(began int64, after error) {
+// ping asks whether the server is there, unless it has said something since. Only where a connection broke does it wait for
+// another, as long as the caller does: else a server that is there has one, or opens it in time.
+func (n *node) ping(ctx context.Context, began int64, after error) {
 	if n.heard.Load() > began {
 		return
 	}
-	ctx := n.server.life
-	if isTimeout(after) {
-		within, leave := context.WithTimeout(ctx, n.server.patience())
+	if !isBroken(after) {
+		within, leave := context.WithTimeout(n.server.life, n.server.patience())
 		defer leave()
 		ctx = within
 	}

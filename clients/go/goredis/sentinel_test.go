@@ -195,6 +195,32 @@ func TestSlotsThatComeLateServeTheNextCalls(t *testing.T) {
 	}
 }
 
+func TestACallEndsWithItsCallerWhereNoOtherConnectionCanBeMade(t *testing.T) {
+	server := realserver.Start(t)
+	opened, loses := newConnections(server.Address()), &atomic.Bool{}
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{
+		Addr: server.Address(),
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := opened.dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &lossy{TCPConn: conn.(deaf).TCPConn, loses: loses}, nil
+		},
+	})), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	opened.open(t, limiter, 1)
+	opened.let = make(chan struct{}) // none more
+	defer close(opened.let)
+	loses.Store(true)
+	within, end := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer end()
+	if decision, err := limiter.Charge(within, "a", 1); err != context.DeadlineExceeded {
+		t.Fatal(decision, err)
+	}
+}
+
 func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 	says := func(reply string) redis.FailoverOptions {
 		return redis.FailoverOptions{SentinelAddrs: []string{startSentinel(t, reply).address}}
