@@ -238,6 +238,13 @@ func (n *node) admits() bool {
 	return until == 0 || now-until >= every || now >= until && n.awayUntil.CompareAndSwap(until, now+every)
 }
 
+// admitAll lets all ask until one finds that the server is away.
+func (n *node) admitAll() {
+	if n.awayUntil.Load() != 0 {
+		n.awayUntil.Store(n.server.now() - int64(n.server.retryEvery))
+	}
+}
+
 func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
