@@ -377,6 +377,24 @@ func TestClosingSettlesAtAServerThatIsBack(t *testing.T) {
 	}
 }
 
+func TestAPanicDuringARenewalIsNoEndOfTheHold(t *testing.T) {
+	fake, renewals := tokenbuckettest.NewServer(), atomic.Int64{}
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.MRENEW" && renewals.Add(1) == 1 {
+			panic("of the program's OnConnect")
+		}
+		return fake.Do(ctx, args...)
+	}), tokenbucket.LogTo(t.Logf))
+	held := hold(t, tokenbucket.NewLimiter(limits, slot), 1, brief)
+	realserver.Eventually(t, "it is renewed", func() bool { return renewals.Load() > 2 })
+	select {
+	case <-held.Lost():
+		t.Fatal("it is lost")
+	default:
+	}
+	settle(t, held)
+}
+
 func TestARenewalKeepsTheNumberOfTheAlternative(t *testing.T) {
 	renewed := make(chan bool, 1000)
 	tell := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { renewed <- true })
