@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -38,7 +39,10 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 5, Rate: "1"}, tokenbucket.RememberDenials(10))
 	must(t)(limiter.Take(ctx, "a", 5))
 	denied := must(t)(limiter.Take(ctx, "a", 2))
-	fake.expect(t, 2)
+	if err := errorOf(limiter.Take(ctx, "a", math.NaN())); !errors.Is(err, tokenbucket.ErrBadArgument) {
+		t.Fatal(err)
+	}
+	fake.expect(t, 3)
 	for waited := time.Duration(0); waited < denied.RetryAfter; waited += 500 * time.Millisecond {
 		got := must(t)(limiter.Take(ctx, "a", 3))
 		if got.Allowed || got.RetryAfter != denied.RetryAfter-waited {
@@ -46,7 +50,7 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 		}
 		fake.Advance(500 * time.Millisecond)
 	}
-	fake.expect(t, 2)
+	fake.expect(t, 3)
 	expectAllowed(t)(limiter.Take(ctx, "a", 2)) // refused for no longer than the server said
 }
 
