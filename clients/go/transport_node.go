@@ -156,7 +156,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		}
 		do()
 	}
-	if isRedirected(err) && mayBeOfAnother(err) && !isUnsent(err) && !n.isAway() {
+	if isRedirected(err) && mayBeOfAnother(err) && (n.awayUntil.Load() != 0 || !isUnsent(err)) {
 		n.ping(ctx, began, err)
 	}
 	return reply, isSent, err
@@ -203,10 +203,9 @@ func (s *Server) isMoving(err error) bool {
 }
 
 // mayBeOfAnother tells an error that may be of one connection alone, or of the node to which this one redirects, from one that
-// this node replied. Nodes that reply it to a call also reply it to PING.
+// this node replied.
 func mayBeOfAnother(err error) bool {
-	code := codeOf(err)
-	return code == "" || isRedirected(err) && (code == "BUSY" || code == "LOADING")
+	return !isServerLine(err) || isRedirected(err) && faultOf(err) == faultOfServer
 }
 
 // ping asks whether the server is there, unless it has said something since. Only where a connection broke does it wait for
@@ -290,6 +289,9 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 		}
 		return n.wrong(err)
 	case fault == faultOfClient || isRedirected(err) && isUnsent(err) || mayBeOfAnother(err) && n.heard.Load() > began:
+		if isRedirected(err) && n.heard.Load() > began {
+			n.answered() // or it stays away while each try is redirected to one that is
+		}
 		n.refused(err)
 	default:
 		n.failed(err)

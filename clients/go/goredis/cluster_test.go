@@ -154,6 +154,29 @@ func TestANodeIsThereWhileAnotherToWhichItRedirectsIsAway(t *testing.T) {
 	}
 }
 
+func TestANodeIsBackAlthoughItRedirectsItsTriesToOneThatIsAway(t *testing.T) {
+	cluster, isBack := realserver.StartCluster(t), atomic.Bool{}
+	source, target, moving := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(func(format string, args ...any) {
+		if fmt.Sprintf(format, args...) == "tokenbucket: the node "+source.Address()+" is back, limiting again" {
+			isBack.Store(true)
+		}
+	}))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	isDecided := func() bool {
+		decision, err := limiter.Take(ctx, moving, 0)
+		return err == nil && !decision.Degraded
+	}
+	realserver.Eventually(t, "connected", isDecided)
+	source.Do("CLIENT", "PAUSE", "1000", "ALL")
+	realserver.Eventually(t, "it is away", func() bool { return !isDecided() })
+	move(moving, source, target, true)
+	target.Do("CLIENT", "PAUSE", "60000", "ALL")
+	realserver.Eventually(t, "it is back", func() bool { return isDecided() || isBack.Load() })
+}
+
 // A redirected call takes a connection of a node that it has no permit of.
 func TestACallIsRedirectedToANodeWhoseConnectionsAreAllInUse(t *testing.T) {
 	cluster, log := realserver.StartCluster(t), &realserver.Log{}
