@@ -56,7 +56,8 @@ type node struct {
 // silence is since when calls that others redirect to a node have got no answer, or nil.
 type silence struct {
 	atomic.Pointer[time.Time]
-	isTried atomic.Bool // by a call, now
+	isTried atomic.Bool               // by a call, now
+	asked   atomic.Pointer[time.Time] // when a call was redirected to it, or nil
 }
 
 func newNode(options redis.Options) *node {
@@ -225,7 +226,7 @@ func (c *cluster) findSlots(ctx context.Context, key string) error {
 	select {
 	case c.looking <- struct{}{}:
 		go func() {
-			_, err := c.client.MasterForKey(context.Background(), key)
+			err := c.look(key)
 			c.hasSlots.Store(err == nil)
 			<-c.looking
 			found <- err
@@ -240,6 +241,12 @@ func (c *cluster) findSlots(ctx context.Context, key string) error {
 	}
 }
 
+func (c *cluster) look(key string) (err error) {
+	defer recovered(&err)
+	_, err = c.client.MasterForKey(context.Background(), key)
+	return err
+}
+
 func (c *cluster) Has(one tokenbucket.Doer) bool {
 	_, has := c.nodes.Load(one.(*node).client)
 	return has
@@ -250,7 +257,7 @@ func (c *cluster) forgetLeft() {
 	over, end := context.WithCancel(context.Background())
 	end()
 	c.nodes.Range(func(client, one any) bool {
-		if client.(*redis.Client).Ping(over).Err() == redis.ErrClosed {
+		if errors.Is(client.(*redis.Client).Ping(over).Err(), redis.ErrClosed) {
 			c.nodes.Delete(client)
 			one.(*node).dialer.end()
 		}
@@ -265,7 +272,8 @@ func (f failure) Error() string { return "of a node: " + f.cause.Error() }
 
 // cause returns the error that go-redis got. It heeds the end of a context only before it sends.
 func cause(err error) error {
-	if f, ok := err.(failure); ok {
+	var f failure
+	if errors.As(err, &f) { // perhaps within the error of a hook of the program's
 		err = f.cause
 	}
 	var reply redis.Error
@@ -296,12 +304,30 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
-		err := next(within, command)
+		err := next(slotsContext{within}, command)
 		if err == nil && len(slots.Val()) == 0 {
 			err = errNoSlots
 		}
+		if err == nil {
+			n.cluster.keepAsked(slots.Val())
+		}
 		return err
 	}
+}
+
+// slotsContext has a deadline that begins when it is asked for: a connection that is new takes several round trips.
+type slotsContext struct{ context.Context }
+
+func (slotsContext) Deadline() (time.Time, bool) { return time.Now().Add(slotsWithin), true }
+
+// keepAsked lets nodes to which calls are redirected count as replicas: go-redis closes a minute later those that have no slots.
+func (c *cluster) keepAsked(slots []redis.ClusterSlot) {
+	c.silent.Range(func(address, of any) bool {
+		if asked := of.(*silence).asked.Load(); asked != nil && time.Since(*asked) < time.Minute {
+			slots[0].Nodes = append(slots[0].Nodes, redis.ClusterNode{Addr: address.(string)})
+		}
+		return true
+	})
 }
 
 // ProcessPipelineHook is for ASKING and the command behind it.
@@ -363,8 +389,11 @@ func (n *node) ask(ctx context.Context, next func(context.Context) error) error 
 	if !ok || h.asked == nil || h.asked == n && n.silent.Load() == nil {
 		return next(ctx)
 	}
-	h.isRedirected = h.isRedirected || h.asked != n
 	now, silent, bound := time.Now(), n.silent.Load(), rules.ConnectWithin
+	if h.asked != n {
+		h.isRedirected = true
+		n.silent.asked.Store(&now)
+	}
 	late, has := ctx.Deadline()
 	late = late.Add(late.Sub(now))
 	isUnknown := silent == nil || now.Sub(*silent) > 3*rules.RetryEvery && !n.silent.isTried.Load() // no call has tried lately
