@@ -71,8 +71,8 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 		defer l.endFetch(b)
 	}
 	l.batches.Unlock()
-	if unspent > 0 {
-		_ = l.giveBack(ctx, gone.of.with(unspent))
+	if unspent > 0 { // of another name, whose node may be slow
+		go guarded(func() { _ = l.giveBack(context.Background(), gone.of.with(unspent)) })
 	}
 	if fetching != nil {
 		return l.takeMeanwhile(ctx, b, p, fetching)
@@ -149,6 +149,9 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 	}
 	held := b.tokens
 	l.batches.Unlock()
+	if fetched.Granted == l.batch-left { // others spent what was left, and the bucket had all that it was asked for
+		return l.takeRemembering(ctx, b.of.with(cost))
+	}
 	denied, lacking := fetched, b.of.with(cost-held)
 	if lacking.amount > 1 || fetched.Allowed { // the server knows when there will be so much
 		if denied, err = l.decide(ctx, "TB.PEEK", lacking); err != nil {

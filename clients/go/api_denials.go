@@ -30,7 +30,7 @@ func (s *settings) recall(p part, now time.Time) (Decision, bool) {
 		s.denials.remove(p.name)
 		ok = false
 	}
-	if !ok || denied.limit != p.limit || p.amount < denied.amount {
+	if !ok || denied.limit != p.limit || !(p.amount >= denied.amount) { // also of no number
 		return Decision{}, false
 	}
 	refusal, waited := denied.decision, now.Sub(denied.heard)

@@ -246,7 +246,9 @@ func (h *Hold) renew(ctx context.Context) {
 		case <-timer.C:
 		}
 		began := h.settings.server.clock.Now()
-		decision, _, err := h.set(ctx, h.held, 0)
+		var decision Decision
+		err := errAway // if a function of the program panics
+		guarded(func() { decision, _, err = h.set(ctx, h.held, 0) })
 		every := h.ttl / 3
 		if decision.Degraded {
 			every = h.ttl / 10

@@ -73,8 +73,11 @@ func (s *Server) settle() bool {
 	return u.isSettling
 }
 
-// settleLast tries each once more. Without a timeout, a server that is silent would keep it for ever.
+// settleLast tries each once more, also at a server that counts as away: no other call may come to find out. Without a timeout, one
+// that is silent would keep it for ever.
 func (s *Server) settleLast() {
+	s.home.admitAll()
+	s.nodes.Range(func(_, one any) bool { one.(*node).admitAll(); return true })
 	var late <-chan time.Time
 	over := make(chan struct{})
 	go func() { defer close(over); s.settle() }()

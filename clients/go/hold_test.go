@@ -349,6 +349,52 @@ func TestClosingWaitsForNoServerThatIsSilent(t *testing.T) {
 	}
 }
 
+// No other call may come that finds out that it is back.
+func TestClosingSettlesAtAServerThatIsBack(t *testing.T) {
+	for closers := 1; closers <= 2; closers++ {
+		server := &lateHolds{Server: realserver.Start(t), late: []any{}}
+		limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(t.Logf))
+		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 50, Rate: "0"})
+		var held []*tokenbucket.Hold
+		for i := 0; i < 50; i++ {
+			held = append(held, hold(t, limiter, 1, time.Hour))
+		}
+		server.isAway.Store(true)
+		for _, one := range held {
+			settle(t, one)
+		}
+		server.isAway.Store(false)
+		closed := make(chan error)
+		for i := 0; i < closers; i++ {
+			go func() { closed <- limits.Close() }()
+		}
+		for i := 0; i < closers; i++ {
+			<-closed
+		}
+		if left := fmt.Sprint(server.Server.Do("TB.HOLDS", "tb:a")); left != "[]" {
+			t.Fatalf("%d closers left %s", closers, left)
+		}
+	}
+}
+
+func TestAPanicDuringARenewalIsNoEndOfTheHold(t *testing.T) {
+	fake, renewals := tokenbuckettest.NewServer(), atomic.Int64{}
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.MRENEW" && renewals.Add(1) == 1 {
+			panic("of the program's OnConnect")
+		}
+		return fake.Do(ctx, args...)
+	}), tokenbucket.LogTo(t.Logf))
+	held := hold(t, tokenbucket.NewLimiter(limits, slot), 1, brief)
+	realserver.Eventually(t, "it is renewed", func() bool { return renewals.Load() > 2 })
+	select {
+	case <-held.Lost():
+		t.Fatal("it is lost")
+	default:
+	}
+	settle(t, held)
+}
+
 func TestARenewalKeepsTheNumberOfTheAlternative(t *testing.T) {
 	renewed := make(chan bool, 1000)
 	tell := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { renewed <- true })

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -38,7 +40,10 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 5, Rate: "1"}, tokenbucket.RememberDenials(10))
 	must(t)(limiter.Take(ctx, "a", 5))
 	denied := must(t)(limiter.Take(ctx, "a", 2))
-	fake.expect(t, 2)
+	if err := errorOf(limiter.Take(ctx, "a", math.NaN())); !errors.Is(err, tokenbucket.ErrBadArgument) {
+		t.Fatal(err)
+	}
+	fake.expect(t, 3)
 	for waited := time.Duration(0); waited < denied.RetryAfter; waited += 500 * time.Millisecond {
 		got := must(t)(limiter.Take(ctx, "a", 3))
 		if got.Allowed || got.RetryAfter != denied.RetryAfter-waited {
@@ -46,7 +51,7 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 		}
 		fake.Advance(500 * time.Millisecond)
 	}
-	fake.expect(t, 2)
+	fake.expect(t, 3)
 	expectAllowed(t)(limiter.Take(ctx, "a", 2)) // refused for no longer than the server said
 }
 
@@ -237,6 +242,55 @@ func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	soon, leave := context.WithTimeout(ctx, 900*time.Millisecond)
 	defer leave()
 	must(t)(limiter.Take(soon, "a", 1))
+}
+
+// Another spends the rest of the batch on which the fetch counts.
+func TestACallThatFetchesIsNotDeniedWhatTheBucketHas(t *testing.T) {
+	fake, fetches := tokenbuckettest.NewServer(), 0
+	var limiter *tokenbucket.Limiter
+	limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.TAKEUPTO" {
+			if fetches++; fetches == 2 {
+				expectAllowed(t)(limiter.Take(ctx, "a", 1))
+			}
+		}
+		return fake.Do(ctx, args...)
+	})), tokenbucket.Limit{Capacity: 100, Rate: "1/h"}, tokenbucket.Batch(10))
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
+	expectAllowed(t)(limiter.Take(ctx, "a", 10))
+	if err := limiter.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "a", 88)
+}
+
+// The node of a batch that makes room may be slow, and that of the call is another.
+func TestACallWaitsForNoBatchThatMakesRoom(t *testing.T) {
+	fake, let, gave := tokenbuckettest.NewServer(), make(chan bool), make(chan error)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] != "TB.GIVE" {
+			return fake.Do(ctx, args...)
+		}
+		<-let
+		reply, err := fake.Do(context.Background(), args...)
+		if err == nil {
+			err = ctx.Err()
+		}
+		gave <- err
+		return reply, err
+	}))
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(2))
+	for i := 0; i < 10_000; i++ {
+		must(t)(limiter.Take(ctx, strconv.Itoa(i), 1))
+	}
+	hurried, leave := context.WithTimeout(ctx, 10*time.Second)
+	expectAllowed(t)(limiter.Take(hurried, "another", 1))
+	leave()
+	close(let)
+	if err := <-gave; err != nil {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "0", 9)
 }
 
 func TestCallsDuringAFetchAreNotDeniedWhatItBrings(t *testing.T) {

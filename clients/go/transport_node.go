@@ -84,7 +84,7 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	defer n.returnPermit()
 	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
-	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
+	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || isBroken(err) || errors.Is(err, ended)) {
 		go guarded(n.beat) // the caller's end says nothing about the server, not even that it is there
 		return nil, ended
 	}
@@ -147,7 +147,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
 		do()
 	case err != nil && mayBeOfAnother(err) && !isRedirected(err):
-		n.ping(began, err)
+		n.ping(ctx, began, err)
 	}
 	within := n.server.patience()
 	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot && n.server.now()-began < int64(within); tries++ {
@@ -156,8 +156,8 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		}
 		do()
 	}
-	if isRedirected(err) && mayBeOfAnother(err) && !isUnsent(err) && !n.isAway() {
-		n.ping(began, err)
+	if isRedirected(err) && mayBeOfAnother(err) && (n.awayUntil.Load() != 0 || !isUnsent(err)) {
+		n.ping(ctx, began, err)
 	}
 	return reply, isSent, err
 }
@@ -203,21 +203,19 @@ func (s *Server) isMoving(err error) bool {
 }
 
 // mayBeOfAnother tells an error that may be of one connection alone, or of the node to which this one redirects, from one that
-// this node replied. Nodes that reply it to a call also reply it to PING.
+// this node replied.
 func mayBeOfAnother(err error) bool {
-	code := codeOf(err)
-	return code == "" || isRedirected(err) && (code == "BUSY" || code == "LOADING")
+	return !isServerLine(err) || isRedirected(err) && faultOf(err) == faultOfServer
 }
 
-// ping asks whether the server is there, unless it has said something since. After a timeout it does not wait for another
-// connection: a server that is there has one, or opens it in time.
-func (n *node) ping(began int64, after error) {
+// ping asks whether the server is there, unless it has said something since. Only where a connection broke does it wait for
+// another, as long as the caller does: else a server that is there has one, or opens it in time.
+func (n *node) ping(ctx context.Context, began int64, after error) {
 	if n.heard.Load() > began {
 		return
 	}
-	ctx := n.server.life
-	if isTimeout(after) {
-		within, leave := context.WithTimeout(ctx, n.server.patience())
+	if !isBroken(after) {
+		within, leave := context.WithTimeout(n.server.life, n.server.patience())
 		defer leave()
 		ctx = within
 	}
@@ -237,6 +235,13 @@ func (n *node) isAway() bool {
 func (n *node) admits() bool {
 	until, now, every := n.awayUntil.Load(), n.server.now(), int64(n.server.retryEvery)
 	return until == 0 || now-until >= every || now >= until && n.awayUntil.CompareAndSwap(until, now+every)
+}
+
+// admitAll lets all ask until one finds that the server is away.
+func (n *node) admitAll() {
+	if n.awayUntil.Load() != 0 {
+		n.awayUntil.Store(n.server.now() - int64(n.server.retryEvery))
+	}
 }
 
 func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
@@ -284,6 +289,9 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 		}
 		return n.wrong(err)
 	case fault == faultOfClient || isRedirected(err) && isUnsent(err) || mayBeOfAnother(err) && n.heard.Load() > began:
+		if isRedirected(err) && n.heard.Load() > began {
+			n.answered() // or it stays away while each try is redirected to one that is
+		}
 		n.refused(err)
 	default:
 		n.failed(err)

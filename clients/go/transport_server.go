@@ -32,6 +32,7 @@ type Server struct {
 	degraded  atomic.Int64
 	life      context.Context
 	end       context.CancelFunc
+	closing   sync.Mutex
 
 	// By options.
 	timeout    time.Duration
@@ -117,6 +118,8 @@ func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 // Close closes the connections that were opened for the Server. Later calls return ErrClosed, whatever OnError says. Close
 // limiters that have batches before it. Holds that could not be settled are tried once more.
 func (s *Server) Close() error {
+	s.closing.Lock()
+	defer s.closing.Unlock()
 	if s.isClosed() {
 		return nil
 	}

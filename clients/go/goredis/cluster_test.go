@@ -154,6 +154,29 @@ func TestANodeIsThereWhileAnotherToWhichItRedirectsIsAway(t *testing.T) {
 	}
 }
 
+func TestANodeIsBackAlthoughItRedirectsItsTriesToOneThatIsAway(t *testing.T) {
+	cluster, isBack := realserver.StartCluster(t), atomic.Bool{}
+	source, target, moving := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(func(format string, args ...any) {
+		if fmt.Sprintf(format, args...) == "tokenbucket: the node "+source.Address()+" is back, limiting again" {
+			isBack.Store(true)
+		}
+	}))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	isDecided := func() bool {
+		decision, err := limiter.Take(ctx, moving, 0)
+		return err == nil && !decision.Degraded
+	}
+	realserver.Eventually(t, "connected", isDecided)
+	source.Do("CLIENT", "PAUSE", "1000", "ALL")
+	realserver.Eventually(t, "it is away", func() bool { return !isDecided() })
+	move(moving, source, target, true)
+	target.Do("CLIENT", "PAUSE", "60000", "ALL")
+	realserver.Eventually(t, "it is back", func() bool { return isDecided() || isBack.Load() })
+}
+
 // A redirected call takes a connection of a node that it has no permit of.
 func TestACallIsRedirectedToANodeWhoseConnectionsAreAllInUse(t *testing.T) {
 	cluster, log := realserver.StartCluster(t), &realserver.Log{}
@@ -186,11 +209,12 @@ func TestACallIsRedirectedToANodeWhoseConnectionsAreAllInUse(t *testing.T) {
 // slow is a connection whose server is far away. It counts the takes.
 type slow struct {
 	net.Conn
+	away  time.Duration
 	takes *atomic.Int64
 }
 
 func (c slow) Read(buffer []byte) (int, error) {
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(c.away)
 	return c.Conn.Read(buffer)
 }
 
@@ -201,23 +225,70 @@ func (c slow) Write(buffer []byte) (int, error) {
 	return c.Conn.Write(buffer)
 }
 
-// far returns limits of a cluster that is far away.
-func far(t *testing.T, cluster *realserver.Cluster) (limits *tokenbucket.Server, takes *atomic.Int64) {
+// far returns limits of a cluster that is so far away.
+func far(t *testing.T, cluster *realserver.Cluster, away time.Duration, options ...tokenbucket.ServerOption) (limits *tokenbucket.Server, takes *atomic.Int64) {
 	takes = &atomic.Int64{}
 	limits = tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: []string{cluster.Nodes[0].Address()},
 		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
 			conn, err := net.Dial(network, address)
-			return slow{conn, takes}, err
+			return slow{conn, away, takes}, err
 		},
-	})), tokenbucket.LogTo(t.Logf))
+	})), append(options, tokenbucket.LogTo(t.Logf))...)
 	t.Cleanup(func() { limits.Close() })
 	return limits, takes
 }
 
+// A new connection takes several round trips.
+func TestAClusterThatIsFarAwayDecides(t *testing.T) {
+	limits, _ := far(t, realserver.StartCluster(t), 200*time.Millisecond, tokenbucket.Timeout(5*time.Second))
+	realserver.Eventually(t, "it decides", func() bool {
+		decision, err := tokenbucket.NewLimiter(limits, hourly).Take(ctx, "a", 0)
+		return err == nil && !decision.Degraded
+	})
+}
+
+// adding is a hook of a program that adds to errors.
+type adding struct{}
+
+func (adding) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (adding) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		err := next(ctx, command)
+		if err != nil {
+			err = fmt.Errorf("while asking Redis: %w", err)
+		}
+		return err
+	}
+}
+
+func (adding) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestAHookMayAddToErrors(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{cluster.Nodes[0].Address()},
+		NewClient: func(options *redis.Options) *redis.Client {
+			client := redis.NewClient(options)
+			client.AddHook(adding{})
+			return client
+		},
+	})), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	name := cluster.Names()[0]
+	cluster.Nodes[0].Do("SET", "tb:"+name, "text")
+	decision, err := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, name, 1)
+	if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Fatal(decision, err)
+	}
+}
+
 func TestRedirectionsInCirclesAreFollowedForTheTimeout(t *testing.T) {
 	cluster := realserver.StartCluster(t)
-	limits, takes := far(t, cluster)
+	limits, takes := far(t, cluster, 20*time.Millisecond)
 	name := cluster.Names()[0]
 	move(name, cluster.Nodes[0], cluster.Nodes[1], false)
 	realserver.Eventually(t, "it is redirected", func() bool { // a slow machine may not even connect in time
@@ -234,7 +305,7 @@ func TestASlotThatNoNodeServesIsAskedForAFewTimes(t *testing.T) {
 	cluster := realserver.StartCluster(t)
 	name := cluster.Names()[0]
 	unserve(cluster, name)
-	limits, takes := far(t, cluster)
+	limits, takes := far(t, cluster, 20*time.Millisecond)
 	realserver.Eventually(t, "it is asked for", func() bool {
 		takes.Store(0)
 		decision, err := tokenbucket.NewLimiter(limits, hourly).Take(ctx, name, 1)

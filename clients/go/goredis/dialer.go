@@ -117,12 +117,10 @@ func (d *dialer) arrive(conn net.Conn, generation int64) int64 {
 	d.master.mutex.Lock()
 	defer d.master.mutex.Unlock()
 	before, now := d.master.address, address.String()
-	switch {
-	case generation != d.generation.Load(): // it was dialled before what others found out
-	case before == "":
-		d.master.address = now
-	case before != now:
-		d.master.address = now
+	if before == now || generation != d.generation.Load() { // it was dialled before what others found out
+		return generation
+	}
+	if d.master.address = now; before != "" {
 		close(d.master.moved)
 		d.master.moved = make(chan struct{})
 		generation = d.generation.Add(1)
@@ -176,11 +174,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 // open also returns the generation of the connection.
 func (d *dialer) open(ctx context.Context, network, address string) (conn net.Conn, generation int64, err error) {
 	generation = d.generation.Load()
-	defer func() {
-		if reason := recover(); reason != nil { // of a function that the program gave
-			err = tokenbucket.Unsent(fmt.Errorf("the dialer panicked: %v", reason))
-		}
-	}()
+	defer recovered(&err)
 	if conn, err = d.next(ctx, network, address); err != nil {
 		if mistake := mistakeOf(err); mistake != "" {
 			err = fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, mistake)
@@ -200,6 +194,13 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		return struct{ net.Conn }{wrapped}, generation, nil
 	}
 	return wrapped, generation, nil
+}
+
+// recovered lets a function return the panic of one that the program gave.
+func recovered(err *error) {
+	if reason := recover(); reason != nil {
+		*err = tokenbucket.Unsent(fmt.Errorf("a function of the program panicked: %v", reason))
+	}
 }
 
 const ofSentinels = "redis: all sentinels specified in configuration are unreachable: "

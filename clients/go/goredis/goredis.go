@@ -49,14 +49,15 @@ type node struct {
 	client  *redis.Client
 	dialer  *dialer
 	size    int
-	cluster *redis.ClusterClient // that it is of, or nil
-	silent  *silence             // of a cluster
+	cluster *cluster // that it is of, or nil
+	silent  *silence // of a cluster
 }
 
 // silence is since when calls that others redirect to a node have got no answer, or nil.
 type silence struct {
 	atomic.Pointer[time.Time]
-	isTried atomic.Bool // by a call, now
+	isTried atomic.Bool               // by a call, now
+	asked   atomic.Pointer[time.Time] // when a call was redirected to it, or nil
 }
 
 func newNode(options redis.Options) *node {
@@ -143,15 +144,17 @@ type cluster struct {
 	nodes    sync.Map                  // by their clients
 	silent   sync.Map                  // by addresses: go-redis soon forgets a node that has no slots yet
 	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
+	looking  chan struct{}             // has room for the one call that looks for the slots
+	hasSlots atomic.Bool
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
-	c := &cluster{}
+	c := &cluster{looking: make(chan struct{}, 1)}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
 		silent, _ := c.silent.LoadOrStore(of.Addr, new(silence))
-		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client, silent: silent.(*silence)}
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c, silent: silent.(*silence)}
 		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -186,7 +189,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	h := &hops{of: c}
+	h := &hops{}
 	h.asked, _ = ctx.Value(rules.Asked{}).(*node)
 	err := cause(c.client.Process(context.WithValue(ctx, following{}, h), command))
 	if err != nil && h.isRedirected {
@@ -199,6 +202,9 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 	if key == "" {
 		key = "\x00" // of the same slot: go-redis takes any node for none
 	}
+	if err := c.findSlots(ctx, key); err != nil {
+		return nil, cause(err)
+	}
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, cause(err)
@@ -208,6 +214,37 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 		return nil, tokenbucket.Unsent(redis.ErrClosed) // it has just left
 	}
 	return one.(*node), nil
+}
+
+// findSlots goes on when its call has left, so that go-redis knows the slots at last: with NewFailoverClusterClient it asks one
+// Sentinel after the other, each for seconds.
+func (c *cluster) findSlots(ctx context.Context, key string) error {
+	if c.hasSlots.Load() {
+		return nil
+	}
+	found := make(chan error, 1)
+	select {
+	case c.looking <- struct{}{}:
+		go func() {
+			err := c.look(key)
+			c.hasSlots.Store(err == nil)
+			<-c.looking
+			found <- err
+		}()
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-found:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *cluster) look(key string) (err error) {
+	defer recovered(&err)
+	_, err = c.client.MasterForKey(context.Background(), key)
+	return err
 }
 
 func (c *cluster) Has(one tokenbucket.Doer) bool {
@@ -220,7 +257,7 @@ func (c *cluster) forgetLeft() {
 	over, end := context.WithCancel(context.Background())
 	end()
 	c.nodes.Range(func(client, one any) bool {
-		if client.(*redis.Client).Ping(over).Err() == redis.ErrClosed {
+		if errors.Is(client.(*redis.Client).Ping(over).Err(), redis.ErrClosed) {
 			c.nodes.Delete(client)
 			one.(*node).dialer.end()
 		}
@@ -228,17 +265,15 @@ func (c *cluster) forgetLeft() {
 	})
 }
 
-// failure is the error of a command that go-redis would repeat if it knew what it was.
-type failure struct {
-	cause error
-	mark  string // before its text, by which go-redis knows it as well
-}
+// failure is the error of a command that go-redis would repeat if it knew what it was, also by its text.
+type failure struct{ cause error }
 
-func (f failure) Error() string { return f.mark + f.cause.Error() }
+func (f failure) Error() string { return "of a node: " + f.cause.Error() }
 
 // cause returns the error that go-redis got. It heeds the end of a context only before it sends.
 func cause(err error) error {
-	if f, ok := err.(failure); ok {
+	var f failure
+	if errors.As(err, &f) { // perhaps within the error of a hook of the program's
 		err = f.cause
 	}
 	var reply redis.Error
@@ -269,12 +304,30 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
-		err := next(within, command)
+		err := next(slotsContext{within}, command)
 		if err == nil && len(slots.Val()) == 0 {
 			err = errNoSlots
 		}
+		if err == nil {
+			n.cluster.keepAsked(slots.Val())
+		}
 		return err
 	}
+}
+
+// slotsContext has a deadline that begins when it is asked for: a connection that is new takes several round trips.
+type slotsContext struct{ context.Context }
+
+func (slotsContext) Deadline() (time.Time, bool) { return time.Now().Add(slotsWithin), true }
+
+// keepAsked lets nodes to which calls are redirected count as replicas: go-redis closes a minute later those that have no slots.
+func (c *cluster) keepAsked(slots []redis.ClusterSlot) {
+	c.silent.Range(func(address, of any) bool {
+		if asked := of.(*silence).asked.Load(); asked != nil && time.Since(*asked) < time.Minute {
+			slots[0].Nodes = append(slots[0].Nodes, redis.ClusterNode{Addr: address.(string)})
+		}
+		return true
+	})
 }
 
 // ProcessPipelineHook is for ASKING and the command behind it.
@@ -292,7 +345,6 @@ type following struct{}
 
 // hops are what a call has followed from node to node.
 type hops struct {
-	of           *cluster
 	asked        *node // whose permit it has, or nil
 	isRedirected bool
 	until        time.Time // it follows no more: one Timeout after the first
@@ -315,16 +367,16 @@ func (h *hops) isFollowed(ctx context.Context) bool {
 }
 
 // asksAnother returns whether a call goes on to another node after one said that none serves the slot.
-func (h *hops) asksAnother(ctx context.Context) bool {
+func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
 	if h == nil {
 		return false
 	}
-	if until := h.of.unserved.Load(); until != nil && time.Now().Before(*until) {
+	if until := of.unserved.Load(); until != nil && time.Now().Before(*until) {
 		return false
 	}
 	if h.unserved++; h.unserved == mostUnserved {
 		until := time.Now().Add(unservedFor)
-		h.of.unserved.Store(&until)
+		of.unserved.Store(&until)
 	}
 	return h.unserved < mostUnserved && h.isFollowed(ctx)
 }
@@ -337,8 +389,11 @@ func (n *node) ask(ctx context.Context, next func(context.Context) error) error 
 	if !ok || h.asked == nil || h.asked == n && n.silent.Load() == nil {
 		return next(ctx)
 	}
-	h.isRedirected = h.isRedirected || h.asked != n
 	now, silent, bound := time.Now(), n.silent.Load(), rules.ConnectWithin
+	if h.asked != n {
+		h.isRedirected = true
+		n.silent.asked.Store(&now)
+	}
 	late, has := ctx.Deadline()
 	late = late.Add(late.Sub(now))
 	isUnknown := silent == nil || now.Sub(*silent) > 3*rules.RetryEvery && !n.silent.isTried.Load() // no call has tried lately
@@ -386,12 +441,12 @@ func (n *node) see(ctx context.Context, err error) error {
 		if h.isFollowed(ctx) {
 			return err
 		}
-		return failure{err, "redirected for too long: "}
+		return failure{err}
 	}
 	n.dialer.see(err)
-	n.cluster.ReloadState(ctx)
-	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx) {
+	n.cluster.client.ReloadState(ctx)
+	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx, n.cluster) {
 		return err
 	}
-	return failure{err, "of a node: "} // else go-redis repeats some, which it knows by their text
+	return failure{err}
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"tokenbucket/internal/realserver"
+	"tokenbucket/internal/rules"
 )
 
 // go-redis closes the client of a node a minute after it has left. The test does so at once.
@@ -35,4 +38,26 @@ func TestNodesThatLeftAreForgotten(t *testing.T) {
 	if c.Has(first) || !c.Has(second) || first.(*node).dialer.life.Err() == nil {
 		t.Fatal("it is still known, or the other is not")
 	}
+}
+
+// go-redis closes the client of a node without slots a minute after it has loaded the slots, but not that of a replica.
+func TestANodeToWhichCallsAreRedirectedCountsAsAReplica(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	source, target, key := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+	source.Do("CLUSTER", "SETSLOT", fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", key)), "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
+	c := newCluster(*redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}).Options())
+	defer c.Close()
+	asked, err := c.NodeOf(context.Background(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	realserver.Eventually(t, "it is kept", func() (isKept bool) {
+		_, _ = c.DoFor(context.WithValue(context.Background(), rules.Asked{}, asked), key, "GET", key)
+		c.client.ReloadState(context.Background())
+		_ = c.client.ForEachSlave(context.Background(), func(_ context.Context, replica *redis.Client) error {
+			isKept = isKept || replica.Options().Addr == target.Address()
+			return nil
+		})
+		return isKept
+	})
 }

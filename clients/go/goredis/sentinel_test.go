@@ -162,6 +162,65 @@ func TestASentinelThatIsSilentIsNoOutageOfItsMaster(t *testing.T) {
 	}
 }
 
+// go-redis asks Sentinels for the slots of a NewFailoverClusterClient, one after the other.
+func TestSlotsThatComeLateServeTheNextCalls(t *testing.T) {
+	server, asked, comes := realserver.Start(t), atomic.Int64{}, make(chan struct{})
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(ctx context.Context) ([]redis.ClusterSlot, error) {
+		asked.Add(1)
+		<-comes
+		return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, ctx.Err()
+	}})), tokenbucket.RetryEvery(time.Nanosecond))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	for i := 0; i < 2; i++ {
+		ended := make(chan tokenbucket.Decision)
+		go func() {
+			decision, _ := limiter.Take(ctx, "a", 1)
+			ended <- decision
+		}()
+		select {
+		case decision := <-ended:
+			if !decision.Degraded {
+				t.Fatalf("%+v", decision)
+			}
+		case <-time.After(20 * time.Second):
+			close(comes)
+			t.Fatal("the call does not end")
+		}
+	}
+	close(comes)
+	left(t, 9)(limiter.Take(ctx, "a", 1))
+	if asked.Load() != 1 {
+		t.Fatalf("asked %d times", asked.Load())
+	}
+}
+
+func TestACallEndsWithItsCallerWhereNoOtherConnectionCanBeMade(t *testing.T) {
+	server := realserver.Start(t)
+	opened, loses := newConnections(server.Address()), &atomic.Bool{}
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{
+		Addr: server.Address(),
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := opened.dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &lossy{TCPConn: conn.(deaf).TCPConn, loses: loses}, nil
+		},
+	})), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	opened.open(t, limiter, 1)
+	opened.let = make(chan struct{}) // none more
+	defer close(opened.let)
+	loses.Store(true)
+	within, end := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer end()
+	if decision, err := limiter.Charge(within, "a", 1); err != context.DeadlineExceeded {
+		t.Fatal(decision, err)
+	}
+}
+
 func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 	says := func(reply string) redis.FailoverOptions {
 		return redis.FailoverOptions{SentinelAddrs: []string{startSentinel(t, reply).address}}

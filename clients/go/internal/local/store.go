@@ -38,11 +38,11 @@ var commands = map[string]struct {
 	"TB.CHARGE":   {single("amount", up, (*bucket).charge, false, false), 4, 4},
 	"TB.GIVE":     {single("amount", down, (*bucket).give, false, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
-	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
-	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
+	"TB.MHOLD":    {holding(4), 7, math.MaxInt},
+	"TB.MRENEW":   {holding(3), 6, math.MaxInt},
 	"TB.MSETTLE":  {(*Store).settle, 6, math.MaxInt},
-	"TB.TAKEANY":  {(*Store).takeAny, 6, math.MaxInt},
-	"TB.HOLDANY":  {(*Store).holdAny, 8, math.MaxInt},
+	"TB.TAKEANY":  {first((*Store).take, 2), 6, math.MaxInt},
+	"TB.HOLDANY":  {first(holding(4), 4), 8, math.MaxInt},
 }
 
 // Do decides at that moment, in time since 1970.
@@ -128,88 +128,81 @@ func (s *Store) decide(buckets []*bucket, isEach bool, waitMs, do func(*bucket) 
 	return joint(replies)
 }
 
-// hold lets a hold of the amounts last from now. For a renewal, these are what it has.
-func (s *Store) hold(words []string, isRenewal bool) (any, error) {
-	id, size := words[2], 4
-	if isRenewal {
-		size = 3
-	}
-	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttlMs < 1 || ttlMs > rules.Longest.Milliseconds() {
-		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
-	}
-	buckets, err := s.look(words[0], words[3:], size, true)
-	if err != nil {
-		return nil, err
-	}
-	waitMs := func(b *bucket) int64 {
-		if isRenewal {
-			if b.amount = b.holds.amountOf(id); b.amount == none {
-				return never
-			}
+// holding lets a hold of the amounts last from now. Groups of three have none: a renewal is of what it has.
+func holding(size int) func(*Store, []string) (any, error) {
+	return func(s *Store, words []string) (any, error) {
+		id := words[2]
+		ttlMs, err := strconv.ParseInt(words[1], 10, 64)
+		if err != nil || ttlMs < 1 || ttlMs > rules.Longest.Milliseconds() {
+			return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 		}
-		return b.waitMsToHold(id)
+		buckets, err := s.look(words[0], words[3:], size, true)
+		if err != nil {
+			return nil, err
+		}
+		waitMs := func(b *bucket) int64 {
+			if size == 3 {
+				if b.amount = b.holds.amountOf(id); b.amount == none {
+					return never
+				}
+			}
+			return b.waitMsToHold(id)
+		}
+		return s.decide(buckets, false, waitMs, func(b *bucket) int64 {
+			b.fill(new(big.Rat).Sub(b.holds.amountOf(id), b.amount))
+			b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
+			return 0
+		}), nil
 	}
-	return s.decide(buckets, false, waitMs, func(b *bucket) int64 {
-		b.fill(new(big.Rat).Sub(b.holds.amountOf(id), b.amount))
-		b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
-		return 0
-	}), nil
-}
-
-func (s *Store) takeAny(words []string) (any, error) {
-	return s.first(words[0], words[1], words[2:], "", func(alternative []string) (any, error) {
-		return s.take(append([]string{words[1]}, alternative...))
-	})
-}
-
-func (s *Store) holdAny(words []string) (any, error) {
-	return s.first(words[0], words[1], words[4:], words[3], func(alternative []string) (any, error) {
-		return s.hold(append([]string{words[1], words[2], words[3]}, alternative...), false)
-	})
 }
 
 // first decides on the alternatives in order, or on the one that has the hold alone, until one allows: its number comes first in
 // the reply. If none does, it returns the denial with the shortest wait. Of those that have the hold, the first that wants what is
-// held has it, or else the first. Looks at all before: a mistake in the last is one, too.
-func (s *Store) first(count, each string, groups []string, id string, decide func([]string) (any, error)) (any, error) {
-	number, _ := strconv.Atoi(count)
-	size, _ := strconv.Atoi(each)
-	if number > mostBuckets {
-		return nil, errTooMany
+// held has it, or else the first. Looks at all before: a mistake in the last is one, too. So many words come before the groups.
+func first(decide func(*Store, []string) (any, error), before int) func(*Store, []string) (any, error) {
+	return func(s *Store, words []string) (any, error) {
+		number, _ := strconv.Atoi(words[0])
+		size, _ := strconv.Atoi(words[1])
+		groups, id := words[before:], ""
+		if before > 2 {
+			id = words[3]
+		}
+		if number > mostBuckets {
+			return nil, errTooMany
+		}
+		if size < 1 || number%size != 0 || len(groups) != 4*number {
+			return nil, errors.New("ERR each must be a whole number that divides numkeys")
+		}
+		held, isSame := -1, false
+		for i := 0; i < number/size; i++ {
+			buckets, err := s.look(words[1], groups[4*size*i:4*size*(i+1)], 4, id != "")
+			if err != nil {
+				return nil, err
+			}
+			if is, same := hasHold(buckets, id); is && (held < 0 || same && !isSame) {
+				held, isSame = i, same
+			}
+		}
+		var soonest []any
+		for i := 0; i < number/size; i++ {
+			if held >= 0 && i != held {
+				continue
+			}
+			reply, err := decide(s, append(append([]string(nil), words[1:before]...), groups[4*size*i:4*size*(i+1)]...))
+			if err != nil {
+				return nil, err
+			}
+			fields := reply.([]any)
+			if fields[0].(int64) > 0 {
+				fields[0] = int64(i + 1)
+				return fields, nil
+			}
+			if soonest == nil || uint64(fields[2].(int64)) < uint64(soonest[2].(int64)) { // never is the largest
+				soonest = fields
+			}
+		}
+		return soonest, nil
 	}
-	if size < 1 || number%size != 0 || len(groups) != 4*number {
-		return nil, errors.New("ERR each must be a whole number that divides numkeys")
-	}
-	held, isSame := -1, false
-	for i := 0; i < number/size; i++ {
-		buckets, err := s.look(each, groups[4*size*i:4*size*(i+1)], 4, id != "")
-		if err != nil {
-			return nil, err
-		}
-		if is, same := hasHold(buckets, id); is && (held < 0 || same && !isSame) {
-			held, isSame = i, same
-		}
-	}
-	var soonest []any
-	for i := 0; i < number/size; i++ {
-		if held >= 0 && i != held {
-			continue
-		}
-		reply, err := decide(groups[4*size*i : 4*size*(i+1)])
-		if err != nil {
-			return nil, err
-		}
-		fields := reply.([]any)
-		if fields[0].(int64) > 0 {
-			fields[0] = int64(i + 1)
-			return fields, nil
-		}
-		if soonest == nil || uint64(fields[2].(int64)) < uint64(soonest[2].(int64)) { // never is the largest
-			soonest = fields
-		}
-	}
-	return soonest, nil
 }
 
 // hasHold returns whether every bucket of which an alternative wants any has the hold, or one if it wants none; and whether what
