@@ -349,31 +349,26 @@ func TestClosingWaitsForNoServerThatIsSilent(t *testing.T) {
 	}
 }
 
-// No other call may come that finds out that it is back.
-func TestClosingSettlesAtAServerThatIsBack(t *testing.T) {
-	for closers := 1; closers <= 2; closers++ {
-		server := &lateHolds{Server: realserver.Start(t), late: []any{}}
-		limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(t.Logf))
-		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 50, Rate: "0"})
-		var held []*tokenbucket.Hold
-		for i := 0; i < 50; i++ {
-			held = append(held, hold(t, limiter, 1, time.Hour))
-		}
-		server.isAway.Store(true)
-		for _, one := range held {
-			settle(t, one)
-		}
-		server.isAway.Store(false)
-		closed := make(chan error)
-		for i := 0; i < closers; i++ {
-			go func() { closed <- limits.Close() }()
-		}
-		for i := 0; i < closers; i++ {
-			<-closed
-		}
-		if left := fmt.Sprint(server.Server.Do("TB.HOLDS", "tb:a")); left != "[]" {
-			t.Fatalf("%d closers left %s", closers, left)
-		}
+func TestTwoThatCloseSettleAtAServerThatIsBack(t *testing.T) {
+	server := &lateHolds{Server: realserver.Start(t), late: []any{}}
+	limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(t.Logf))
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 50, Rate: "0"})
+	var held []*tokenbucket.Hold
+	for i := 0; i < 50; i++ {
+		held = append(held, hold(t, limiter, 1, time.Hour))
+	}
+	server.isAway.Store(true)
+	for _, one := range held {
+		settle(t, one)
+	}
+	server.isAway.Store(false)
+	closed := make(chan error, 1)
+	go func() { closed <- limits.Close() }()
+	if err := limits.Close(); err != nil || <-closed != nil {
+		t.Fatal(err)
+	}
+	if left := fmt.Sprint(server.Server.Do("TB.HOLDS", "tb:a")); left != "[]" {
+		t.Fatal("left:", left)
 	}
 }
 

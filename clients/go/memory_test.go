@@ -244,26 +244,6 @@ func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	must(t)(limiter.Take(soon, "a", 1))
 }
 
-// Another spends the rest of the batch on which the fetch counts.
-func TestACallThatFetchesIsNotDeniedWhatTheBucketHas(t *testing.T) {
-	fake, fetches := tokenbuckettest.NewServer(), 0
-	var limiter *tokenbucket.Limiter
-	limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
-		if args[0] == "TB.TAKEUPTO" {
-			if fetches++; fetches == 2 {
-				expectAllowed(t)(limiter.Take(ctx, "a", 1))
-			}
-		}
-		return fake.Do(ctx, args...)
-	})), tokenbucket.Limit{Capacity: 100, Rate: "1/h"}, tokenbucket.Batch(10))
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-	expectAllowed(t)(limiter.Take(ctx, "a", 10))
-	if err := limiter.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	expectRemaining(t, limiter, "a", 88)
-}
-
 // The node of a batch that makes room may be slow, and that of the call is another.
 func TestACallWaitsForNoBatchThatMakesRoom(t *testing.T) {
 	fake, let, gave := tokenbuckettest.NewServer(), make(chan bool), make(chan error)
