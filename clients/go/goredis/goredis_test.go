@@ -126,15 +126,6 @@ func TestClientsThatCannotAskAreErrors(t *testing.T) {
 	from(t, redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}}))
 }
 
-func TestAClusterWhoseSlotsTheProgramKnowsIsAsked(t *testing.T) {
-	server := realserver.Start(t)
-	slots := func(context.Context) ([]redis.ClusterSlot, error) {
-		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, nil
-	}
-	limiter := limiterOf(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: slots}), tokenbucket.Timeout(5*time.Second))
-	left(t, 9)(limiter.Take(ctx, "a", 1))
-}
-
 func TestAChosenPoolSizeCounts(t *testing.T) {
 	addresses := []string{"127.0.0.1:1"}
 	for _, size := range []int{3, 10 * runtime.GOMAXPROCS(0)} {
