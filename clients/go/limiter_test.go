@@ -39,6 +39,14 @@ func expectAllowed(t *testing.T) func(tokenbucket.Decision, error) {
 	}
 }
 
+// expectDecided ends the test unless the server has allowed the call.
+func expectDecided(t *testing.T, decision tokenbucket.Decision) {
+	t.Helper()
+	if !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+}
+
 func errorOf[T any](_ T, err error) error { return err }
 
 func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
