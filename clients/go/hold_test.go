@@ -368,23 +368,6 @@ func TestAPanicDuringARenewalIsNoEndOfTheHold(t *testing.T) {
 	settle(t, held)
 }
 
-func TestARenewalKeepsTheNumberOfTheAlternative(t *testing.T) {
-	renewed := make(chan bool, 1000)
-	tell := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { renewed <- true })
-	joint := tokenbucket.NewJointLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), map[string]tokenbucket.Limit{"a": slot}, tell)
-	held, err := joint.HoldAny(ctx, "x", []map[string]float64{{"a": 2}, {"a": 1}}, brief)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < 3; i++ { // that of the call, and two renewals, of which the first is kept before the second
-		<-renewed
-	}
-	if granted := held.Decision().Granted; granted != 2 {
-		t.Fatal(granted)
-	}
-	settle(t, held)
-}
-
 func TestADenialOfAlternativesIsReportedOfEachBucketOnce(t *testing.T) {
 	for _, shadow := range []bool{false, true} {
 		var reported []float64
