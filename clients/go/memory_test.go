@@ -167,13 +167,6 @@ func TestEachLimitOfANameHasABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectRemaining(t, limiter, "a", 4)
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-	if err := other.Reset(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
-		t.Fatalf("%+v", got) // three of before are none of the bucket
-	}
 }
 
 func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
