@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strconv"
@@ -148,5 +149,16 @@ func TestHeaders(t *testing.T) {
 		if got := c.decision.Headers(c.limit, "api", 0); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+func TestResetDeletesTheBucketOfTheScript(t *testing.T) {
+	var sent []any
+	limits := tokenbucket.NewServer(doing(func(_ context.Context, args ...any) (any, error) {
+		sent = args
+		return int64(1), nil
+	}), tokenbucket.ByScript())
+	if err := tokenbucket.NewLimiter(limits, hourly).Reset(ctx, "a"); err != nil || fmt.Sprint(sent) != "[DEL tb:a:script]" {
+		t.Fatal(sent, err)
 	}
 }
