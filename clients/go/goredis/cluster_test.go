@@ -155,19 +155,16 @@ func TestACallIsRedirectedToANodeWhoseConnectionsAreAllInUse(t *testing.T) {
 	limiter := limiterOf(t, client, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf))
 	move(names[0], source, target, true)
 	target.Do("CLIENT", "PAUSE", "60000", "WRITE")
-	ended := make(chan tokenbucket.Decision, 2)
+	var ended []chan tokenbucket.Decision
 	for i, name := range []string{names[1], names[0]} {
-		go func(name string) {
-			decision, _ := limiter.Take(ctx, name, 1)
-			ended <- decision
-		}(name)
+		ended = append(ended, beginTake(limiter, name))
 		realserver.Eventually(t, "the target has it", func() bool {
-			return len(ended) > 0 || strings.Contains(fmt.Sprint(target.Do("INFO", "clients")), fmt.Sprintf("blocked_clients:%d", i+1))
+			return len(ended[i]) > 0 || strings.Contains(fmt.Sprint(target.Do("INFO", "clients")), fmt.Sprintf("blocked_clients:%d", i+1))
 		})
 	}
 	target.Do("CLIENT", "UNPAUSE")
-	for range names[:2] {
-		if decision := <-ended; !decision.Allowed || decision.Degraded {
+	for _, one := range ended {
+		if decision := <-one; !decision.Allowed || decision.Degraded {
 			t.Errorf("%+v", decision)
 		}
 	}

@@ -80,6 +80,15 @@ func begin(count int, work func()) (wait func()) {
 	return over.Wait
 }
 
+func beginTake(limiter *tokenbucket.Limiter, name string, options ...tokenbucket.CallOption) (ended chan tokenbucket.Decision) {
+	ended = make(chan tokenbucket.Decision, 1)
+	go func() {
+		decision, _ := limiter.Take(ctx, name, 1, options...)
+		ended <- decision
+	}()
+	return ended
+}
+
 func TestCallsShareAConnection(t *testing.T) {
 	server := realserver.Start(t)
 	limiter := limiterOf(t, redis.NewClient(&redis.Options{Addr: server.Address()}), tokenbucket.Timeout(5*time.Second)).With(large)

@@ -89,11 +89,7 @@ func TestCallsFollowTheMasterThatSentinelNames(t *testing.T) {
 	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{asked.address}})
 	limiter := limiterOf(t, client, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
 	left(t, 0)(limiter.Take(ctx, "a", 10))
-	waited := make(chan tokenbucket.Decision)
-	go func() {
-		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
-		waited <- decision
-	}()
+	waited := beginTake(limiter, "a", tokenbucket.MaxWait(time.Hour))
 	waits(t, former)
 	asked.master.Store(named(next))
 	realserver.Eventually(t, "the next master is asked", func() bool {
@@ -167,19 +163,10 @@ func TestSlotsThatComeLateServeTheNextCalls(t *testing.T) {
 		return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, ctx.Err()
 	}}), tokenbucket.RetryEvery(time.Nanosecond))
 	for i := 0; i < 2; i++ {
-		ended := make(chan tokenbucket.Decision)
-		go func() {
-			decision, _ := limiter.Take(ctx, "a", 1)
-			ended <- decision
-		}()
-		select {
-		case decision := <-ended:
-			if !decision.Degraded {
-				t.Fatalf("%+v", decision)
-			}
-		case <-time.After(20 * time.Second):
-			close(comes)
-			t.Fatal("the call does not end")
+		ended := beginTake(limiter, "a")
+		realserver.Eventually(t, "the call ends", func() bool { return len(ended) == 1 })
+		if decision := <-ended; !decision.Degraded {
+			t.Fatalf("%+v", decision)
 		}
 	}
 	close(comes)
