@@ -196,6 +196,55 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 	return wrapped, generation, nil
 }
 
+// bound lets the program's functions that go-redis calls for each connection take no longer than a dial, nor end the process.
+func (d *dialer) bound(options *redis.Options) {
+	if next := options.OnConnect; next != nil {
+		options.OnConnect = func(_ context.Context, conn *redis.Conn) error {
+			return d.inTime(func(ctx context.Context) error { return next(ctx, conn) })
+		}
+	}
+	next := options.CredentialsProviderContext
+	if plain := options.CredentialsProvider; next == nil && plain != nil {
+		next = func(context.Context) (string, string, error) { user, password := plain(); return user, password, nil }
+	}
+	if next != nil {
+		options.CredentialsProviderContext = func(context.Context) (string, string, error) {
+			var user, password string
+			err := d.inTime(func(ctx context.Context) (err error) { user, password, err = next(ctx); return err })
+			if err != nil {
+				return "", "", err
+			}
+			return user, password, nil
+		}
+	}
+}
+
+func (d *dialer) inTime(call func(context.Context) error) error {
+	ctx, leave := context.WithTimeout(d.life, rules.ConnectWithin)
+	defer leave()
+	if err := detached(ctx, func() error { return call(ctx) }); err != nil {
+		return tokenbucket.Unsent(fmt.Errorf("a function of the program: %w", err))
+	}
+	return nil
+}
+
+// detached lets a function go on when the context ends. A panic is its error.
+func detached(ctx context.Context, call func() error) error {
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { ended <- err }()
+		defer recovered(&err)
+		err = call()
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // recovered lets a function return the panic of one that the program gave.
 func recovered(err *error) {
 	if reason := recover(); reason != nil {

@@ -87,6 +87,7 @@ func limit(options *redis.Options, size int) *dialer {
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	options.Dialer = d.dial
+	d.bound(options)
 	return d
 }
 
@@ -222,29 +223,17 @@ func (c *cluster) findSlots(ctx context.Context, key string) error {
 	if c.hasSlots.Load() {
 		return nil
 	}
-	found := make(chan error, 1)
 	select {
 	case c.looking <- struct{}{}:
-		go func() {
-			err := c.look(key)
-			c.hasSlots.Store(err == nil)
-			<-c.looking
-			found <- err
-		}()
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-found:
-		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-func (c *cluster) look(key string) (err error) {
-	defer recovered(&err)
-	_, err = c.client.MasterForKey(context.Background(), key)
-	return err
+	return detached(ctx, func() error {
+		defer func() { <-c.looking }()
+		_, err := c.client.MasterForKey(context.Background(), key)
+		c.hasSlots.Store(err == nil)
+		return err
+	})
 }
 
 func (c *cluster) Has(one tokenbucket.Doer) bool {

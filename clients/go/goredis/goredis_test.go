@@ -372,3 +372,40 @@ func TestClientsInUseAreNotRead(t *testing.T) {
 		asked()
 	}
 }
+
+func TestFunctionsOfTheProgramHoldUpNoCallForLongNorEndTheProcess(t *testing.T) {
+	server, never := realserver.Start(t), make(chan struct{})
+	defer close(never)
+	for name, fault := range map[string]func(){"panics": func() { panic("broken") }, "hangs": func() { <-never }} {
+		for what, set := range map[string]func(*redis.Options, func()){
+			"OnConnect": func(o *redis.Options, do func()) {
+				o.OnConnect = func(context.Context, *redis.Conn) error { do(); return nil }
+			},
+			"CredentialsProvider": func(o *redis.Options, do func()) {
+				o.CredentialsProvider = func() (string, string) { do(); return "", "" }
+			},
+			"CredentialsProviderContext": func(o *redis.Options, do func()) {
+				o.CredentialsProviderContext = func(context.Context) (string, string, error) { do(); return "", "", nil }
+			},
+		} {
+			var isOver atomic.Bool
+			options := &redis.Options{Addr: server.Address()}
+			set(options, func() {
+				if !isOver.Load() {
+					fault()
+				}
+			})
+			limiter := limiterOf(t, redis.NewClient(options), tokenbucket.RetryEvery(time.Nanosecond))
+			select {
+			case decision := <-beginTake(limiter, "a"):
+				if !decision.Degraded {
+					t.Fatalf("%s %s: %+v", what, name, decision)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal(what, name, "for longer than half a minute")
+			}
+			isOver.Store(true)
+			realserver.Eventually(t, what+" works again", func() bool { return isDecided(limiter, "a") })
+		}
+	}
+}
