@@ -176,10 +176,7 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 	generation = d.generation.Load()
 	defer recovered(&err)
 	if conn, err = d.next(ctx, network, address); err != nil {
-		if mistake := mistakeOf(err); mistake != "" {
-			err = fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, mistake)
-		}
-		return nil, 0, tokenbucket.Unsent(err)
+		return nil, 0, tokenbucket.Unsent(ofSentinel(err))
 	}
 	generation = d.arrive(conn, generation)
 	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
@@ -256,18 +253,19 @@ const ofSentinels = "redis: all sentinels specified in configuration are unreach
 
 var ofMistake = regexp.MustCompile(`^((NOAUTH|WRONGPASS|NOPERM|DENIED|ERR) |(remote error: )?(tls|x509): )`)
 
-// mistakeOf returns what a Sentinel said that waiting does not change, or "". go-redis makes one text of the errors of all.
-func mistakeOf(err error) string {
+// ofSentinel returns an ErrBadArgument for what a Sentinel said that waiting does not change, or else the error. go-redis makes one
+// text of the errors of all.
+func ofSentinel(err error) error {
 	_, said, _ := strings.Cut(err.Error(), ofSentinels)
 	for _, line := range strings.Split(said, "\n") {
-		switch {
-		case line == redis.Nil.Error():
-			return "it knows no master of that name"
-		case ofMistake.MatchString(line) && !strings.HasPrefix(line, string(tooMany[1:])) && !strings.HasSuffix(line, "timed out"):
-			return line
+		if line == redis.Nil.Error() {
+			line = "ERR it knows no master of that name"
+		}
+		if ofMistake.MatchString(line) && !strings.HasPrefix(line, string(tooMany[1:])) && !strings.HasSuffix(line, "timed out") {
+			return fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, strings.TrimPrefix(line, "ERR "))
 		}
 	}
-	return ""
+	return err
 }
 
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.

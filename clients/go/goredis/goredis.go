@@ -204,7 +204,7 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 		key = "\x00" // of the same slot: go-redis takes any node for none
 	}
 	if err := c.findSlots(ctx, key); err != nil {
-		return nil, cause(err)
+		return nil, cause(ofSentinel(err))
 	}
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {

@@ -213,19 +213,22 @@ func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 		"silent":         {silent, ""},
 		"refuses":        {redis.FailoverOptions{SentinelAddrs: []string{"127.0.0.1:1"}}, ""},
 	} {
-		c, log := c, &realserver.Log{}
 		c.options.MasterName = "m"
-		limits := serverOf(t, redis.NewFailoverClient(&c.options), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-		decision, err := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
-		switch {
-		case c.mistake == "" && (err != nil || !decision.Degraded):
-			t.Errorf("%s: %+v, %v", name, decision, err)
-		case c.mistake == "":
-			log.Expect(t, "OnError")
-		case !errors.Is(err, tokenbucket.ErrTokenBucket) || errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), c.mistake):
-			t.Errorf("%s: %+v, %v", name, decision, err)
-		default:
-			log.Expect(t)
+		client, cluster := c.options, c.options
+		for _, one := range []redis.UniversalClient{redis.NewFailoverClient(&client), redis.NewFailoverClusterClient(&cluster)} {
+			log := &realserver.Log{}
+			limits := serverOf(t, one, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+			decision, err := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
+			switch {
+			case c.mistake == "" && (err != nil || !decision.Degraded):
+				t.Errorf("%s: %T: %+v, %v", name, one, decision, err)
+			case c.mistake == "":
+				log.Expect(t, "OnError")
+			case !errors.Is(err, tokenbucket.ErrTokenBucket) || errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), c.mistake):
+				t.Errorf("%s: %T: %+v, %v", name, one, decision, err)
+			default:
+				log.Expect(t)
+			}
 		}
 	}
 }
