@@ -444,6 +444,37 @@ func (c *crowded) Do(ctx context.Context, args ...any) (any, error) {
 	return c.Server.Do(ctx, args...)
 }
 
+// split is a server with one connection, which has some keys of a slot that moves.
+type split struct{ crowded }
+
+func (s *split) Do(ctx context.Context, args ...any) (any, error) {
+	if args[0] == "TB.MTAKE" {
+		s.next()
+		return nil, errors.New("TRYAGAIN Multiple keys request during rehashing of slot")
+	}
+	return s.Server.Do(ctx, args...)
+}
+
+func TestCallsThatAreTriedAgainWhileASlotMovesKeepNoConnection(t *testing.T) {
+	tried := make(chan bool, 100)
+	server := &split{crowded{Server: tokenbuckettest.NewServer(), connections: 1, next: func() { tried <- true }}}
+	limits := tokenbucket.NewServer(struct{ tokenbucket.PooledDoer }{server}, tokenbucket.Timeout(time.Hour), tokenbucket.LogTo(t.Logf))
+	within, leave := context.WithCancel(ctx)
+	ended := make(chan error)
+	go func() {
+		_, err := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"a": slot}).TakeAll(within, "x", map[string]float64{"a": 1})
+		ended <- err
+	}()
+	<-tried
+	if decision := must(t)(tokenbucket.NewLimiter(limits, hourly).Take(ctx, "other", 1)); decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+	leave()
+	if err := <-ended; err != context.Canceled {
+		t.Fatal(err)
+	}
+}
+
 func TestHowManyCallsTryAServerThatIsAway(t *testing.T) {
 	const calls = 10
 	for name, c := range map[string]struct {
