@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import resource
 import signal
 import ssl
@@ -246,6 +247,14 @@ def start_nodes(package: Package, tmp_path: Path, at_the_end: ExitStack) -> Star
     """Starts a cluster of three, for the package's cluster client."""
     package.client = replace(package.client, in_cluster=True)
     return lambda **options: at_the_end.enter_context(Servers(tmp_path, cluster=True, **options))
+
+
+def documented_rights(version: str) -> list[str]:
+    """The ACL rules of the row about the script, and what it adds for Redis 6.0."""
+    page = Path(__file__).resolve().parents[2] / "docs/how-to/without-the-module.md"
+    rules = re.search(r"`(\+evalsha [^`]*)`", page.read_text())
+    assert rules, f"no rule with +evalsha in {page.name}"
+    return rules[1].replace("\\|", "|").split() + ["+pexpireat"] * version.startswith("6.0.")
 
 
 def cluster_of_one(start_server: StartServer) -> Service:

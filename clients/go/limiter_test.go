@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strconv"
@@ -36,6 +37,14 @@ func expectAllowed(t *testing.T) func(tokenbucket.Decision, error) {
 		if err != nil || !decision.Allowed {
 			t.Fatalf("%+v, %v", decision, err)
 		}
+	}
+}
+
+// expectDecided ends the test unless the server has allowed the call.
+func expectDecided(t *testing.T, decision tokenbucket.Decision) {
+	t.Helper()
+	if !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
 	}
 }
 
@@ -140,5 +149,16 @@ func TestHeaders(t *testing.T) {
 		if got := c.decision.Headers(c.limit, "api", 0); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+func TestResetDeletesTheBucketOfTheScript(t *testing.T) {
+	var sent []any
+	limits := tokenbucket.NewServer(doing(func(_ context.Context, args ...any) (any, error) {
+		sent = args
+		return int64(1), nil
+	}), tokenbucket.ByScript())
+	if err := tokenbucket.NewLimiter(limits, hourly).Reset(ctx, "a"); err != nil || fmt.Sprint(sent) != "[DEL tb:a:script]" {
+		t.Fatal(sent, err)
 	}
 }

@@ -58,20 +58,15 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 // fetching returns a limiter whose batch was fetched for a take of one token, and arrives once it is let.
 func fetching() (limits *tokenbucket.Server, limiter *tokenbucket.Limiter, let chan bool, taken chan tokenbucket.Decision) {
 	fake, fetched := tokenbuckettest.NewServer(), make(chan bool)
-	let, taken = make(chan bool), make(chan tokenbucket.Decision, 1)
-	limits = tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+	let = make(chan bool)
+	limits = tokenbucket.NewServer(instead(fake, "TB.TAKEUPTO", func(ctx context.Context, args ...any) (any, error) {
 		reply, err := fake.Do(ctx, args...)
-		if args[0] == "TB.TAKEUPTO" {
-			fetched <- true
-			<-let
-		}
+		fetched <- true
+		<-let
 		return reply, err
 	}))
 	limiter = tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
-	go func() {
-		decision, _ := limiter.Take(ctx, "a", 1)
-		taken <- decision
-	}()
+	taken = begin(ctx, limiter)
 	<-fetched
 	return limits, limiter, let, taken
 }
@@ -86,9 +81,7 @@ func TestABatchThatIsFetchedWhileItsLimiterClosesGoesBack(t *testing.T) {
 		t.Fatal("closed before the fetch is over")
 	}
 	expectRemaining(t, limiter, "a", 9)
-	if decision := <-taken; !decision.Allowed || decision.Degraded {
-		t.Fatalf("%+v", decision)
-	}
+	expectDecided(t, <-taken)
 }
 
 // waitedOn is a context that lets something happen once a call waits.
@@ -114,9 +107,7 @@ func TestABatchThatIsFetchedDuringAResetIsDropped(t *testing.T) {
 	}
 	expectAllowed(t)(tokenbucket.NewLimiter(limits, hourly).Take(ctx, "a", 10))
 	close(let)
-	if decision := <-taken; !decision.Allowed || decision.Degraded {
-		t.Fatalf("%+v", decision)
-	}
+	expectDecided(t, <-taken)
 	expectRemaining(t, limiter, "a", 0)
 }
 
@@ -176,13 +167,6 @@ func TestEachLimitOfANameHasABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectRemaining(t, limiter, "a", 4)
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-	if err := other.Reset(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
-		t.Fatalf("%+v", got) // three of before are none of the bucket
-	}
 }
 
 func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
@@ -244,33 +228,10 @@ func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	must(t)(limiter.Take(soon, "a", 1))
 }
 
-// Another spends the rest of the batch on which the fetch counts.
-func TestACallThatFetchesIsNotDeniedWhatTheBucketHas(t *testing.T) {
-	fake, fetches := tokenbuckettest.NewServer(), 0
-	var limiter *tokenbucket.Limiter
-	limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
-		if args[0] == "TB.TAKEUPTO" {
-			if fetches++; fetches == 2 {
-				expectAllowed(t)(limiter.Take(ctx, "a", 1))
-			}
-		}
-		return fake.Do(ctx, args...)
-	})), tokenbucket.Limit{Capacity: 100, Rate: "1/h"}, tokenbucket.Batch(10))
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-	expectAllowed(t)(limiter.Take(ctx, "a", 10))
-	if err := limiter.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	expectRemaining(t, limiter, "a", 88)
-}
-
 // The node of a batch that makes room may be slow, and that of the call is another.
 func TestACallWaitsForNoBatchThatMakesRoom(t *testing.T) {
 	fake, let, gave := tokenbuckettest.NewServer(), make(chan bool), make(chan error)
-	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
-		if args[0] != "TB.GIVE" {
-			return fake.Do(ctx, args...)
-		}
+	limits := tokenbucket.NewServer(instead(fake, "TB.GIVE", func(ctx context.Context, args ...any) (any, error) {
 		<-let
 		reply, err := fake.Do(context.Background(), args...)
 		if err == nil {
@@ -295,28 +256,21 @@ func TestACallWaitsForNoBatchThatMakesRoom(t *testing.T) {
 
 func TestCallsDuringAFetchAreNotDeniedWhatItBrings(t *testing.T) {
 	fake, fetched := tokenbuckettest.NewServer(), make(chan struct{})
-	far := doing(func(ctx context.Context, args ...any) (any, error) {
+	far := instead(fake, "TB.TAKEUPTO", func(ctx context.Context, args ...any) (any, error) {
 		reply, err := fake.Do(ctx, args...)
-		if args[0] == "TB.TAKEUPTO" {
-			close(fetched)
-			time.Sleep(20 * time.Millisecond)
-		}
+		close(fetched)
+		time.Sleep(20 * time.Millisecond)
 		return reply, err
 	})
 	server := tokenbucket.NewServer(far, tokenbucket.Timeout(5*time.Second))
 	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 50, Rate: "1/h"}, tokenbucket.Batch(50))
-	decisions := make(chan tokenbucket.Decision)
+	var taken []chan tokenbucket.Decision
 	for i := 0; i < 50; i++ {
-		go func() {
-			decision, _ := limiter.Take(ctx, "a", 1)
-			decisions <- decision
-		}()
+		taken = append(taken, begin(ctx, limiter))
 		<-fetched
 	}
-	for i := 0; i < 50; i++ {
-		if decision := <-decisions; !decision.Allowed || decision.Degraded {
-			t.Fatalf("%+v", decision)
-		}
+	for _, one := range taken {
+		expectDecided(t, <-one)
 	}
 }
 

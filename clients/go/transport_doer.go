@@ -43,7 +43,7 @@ type ClusterDoer interface {
 	NodeOf(ctx context.Context, key string) (Doer, error)
 	// Has returns whether a node that NodeOf returned is still of the cluster. The Server forgets the others.
 	Has(node Doer) bool
-	// DoFor sends a command to the node that has a key, and follows slots that move. Key "" stands for any node. It wraps the error
-	// of a command that it sent on to another node with Redirected.
+	// DoFor sends a command to the node that has a key, and follows slots that move. Key "" stands for any node. It calls PassTo
+	// before it sends the command to a node, whose Doer is the one that NodeOf would return.
 	DoFor(ctx context.Context, key string, args ...any) (any, error)
 }

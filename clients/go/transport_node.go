@@ -55,6 +55,10 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
 	s.home.answered()
+	return s.nodeAt(doer), nil
+}
+
+func (s *Server) nodeAt(doer Doer) *node {
 	known, ok := s.nodes.Load(doer)
 	if !ok {
 		s.nodes.Range(func(other, _ any) bool {
@@ -65,7 +69,7 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 		})
 		known, _ = s.nodes.LoadOrStore(doer, newNode(s, doer, "the node"))
 	}
-	return known.(*node), nil
+	return known.(*node)
 }
 
 // call returns the reply, an *awayError, or the error of a call that is wrong.
@@ -76,19 +80,81 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	return reply, n, err
 }
 
-// call goes in this order: is it away, permit, command, judgement.
-func (n *node) call(ctx context.Context, c command) (any, error) {
-	if err := n.takePermit(ctx); err != nil {
-		return nil, err
+// call goes in this order: is it away, permit, command, judgement. While a slot moves, calls of several buckets are tried some times.
+func (n *node) call(ctx context.Context, c command) (reply any, err error) {
+	var t *turn
+	began, within, isSent := int64(0), n.server.patience(), false
+	for tries := 1; ; tries++ {
+		if err := n.takePermit(ctx); err != nil {
+			return nil, err
+		}
+		if tries == 1 {
+			began = n.server.now()
+		}
+		var isSentNow bool
+		t = &turn{ctx, n.server, n}
+		reply, isSentNow, err = t.send(c)
+		isSent = isSent || isSentNow
+		if !n.server.isMoving(err) || tries == rules.TriesOfSplitSlot || n.server.now()-began >= int64(within) {
+			break
+		}
+		if ended := n.server.clock.Sleep(ctx, within/rules.TriesOfSplitSlot); ended != nil {
+			return nil, ended
+		}
 	}
-	defer n.returnPermit()
-	began := n.server.now()
-	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || isBroken(err) || errors.Is(err, ended)) {
 		go guarded(n.beat) // the caller's end says nothing about the server, not even that it is there
 		return nil, ended
 	}
-	return reply, n.judge(c, err, began, isSent)
+	if t.at == nil {
+		return nil, awayOf(err)
+	}
+	return reply, t.at.judge(c, err, began, isSent)
+}
+
+// turn is the context of a call and a permit of the node that it is with, which may redirect it to another. The context is the
+// caller's, with a deadline that begins when it is asked for: time in a queue is not silence. The caller's deadline is none of the
+// server.
+type turn struct {
+	context.Context
+	server *Server
+	at     *node // or nil
+}
+
+type turnKey struct{}
+
+func (t *turn) Deadline() (time.Time, bool) {
+	return time.Now().Add(t.server.timeout), t.server.timeout > 0
+}
+
+func (t *turn) Value(key any) any {
+	if key == (turnKey{}) {
+		return t
+	}
+	return t.Context.Value(key)
+}
+
+// PassTo says that the node to which a command is sent next may be another than before. A ClusterDoer calls it with the context that
+// DoFor got. Each node has permits of its own: calls that it redirects to one that is slow or away keep none of it. Returns why the
+// command must not be sent.
+func PassTo(ctx context.Context, next Doer) error {
+	t, _ := ctx.Value(turnKey{}).(*turn)
+	if t == nil || t.at == nil || t.at == t.server.nodeAt(next) {
+		return nil
+	}
+	before, now := t.at, t.server.nodeAt(next)
+	if began := t.server.now(); before.awayUntil.Load() != 0 { // no other call may try it
+		if before.ping(t.Context, began, nil); before.heard.Load() > began {
+			before.answered()
+		}
+	}
+	t.at = nil
+	before.returnPermit()
+	if err := now.takePermit(t.Context); err != nil {
+		return Unsent(err)
+	}
+	t.at = now
+	return nil
 }
 
 var ping = command{args: []any{"PING"}}
@@ -125,11 +191,17 @@ func (n *node) takePermit(ctx context.Context) error {
 func (n *node) returnPermit() { <-n.permits }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
-// whether the server may have the call.
-func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err error) {
-	began := n.server.now()
+// whether the server may have the call. In the end, the permit is given back.
+func (t *turn) send(c command) (reply any, isSent bool, err error) {
+	first := t.at
+	defer func() {
+		if t.at != nil {
+			t.at.returnPermit()
+		}
+	}()
+	began := t.server.now()
 	do := func() {
-		reply, err = n.do(ctx, c)
+		reply, err = first.do(t, c)
 		isSent = isSent || err == nil || !isUnsent(err)
 		if err != nil && !isUnsent(err) && !isServerLine(err) {
 			c.doubt()
@@ -141,51 +213,23 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
 		do()
 	}
-	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
+	isLate, isSoon := isTimeout(err), t.server.now()-began < 2*int64(t.server.timeout)
 	switch {
-	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !isRedirected(err):
-	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
+	case t.at == nil || t.at.isAway() || t.Err() != nil && !isSent || isLate && !isSoon:
+	case isLate && isSoon && t.Err() == nil && !(c.once && isSent):
 		do()
-	case err != nil && mayBeOfAnother(err) && !isRedirected(err):
-		n.ping(ctx, began, err)
-	}
-	within := n.server.patience()
-	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot && n.server.now()-began < int64(within); tries++ {
-		if ended := n.server.clock.Sleep(ctx, within/rules.TriesOfSplitSlot); ended != nil {
-			return nil, isSent, ended
-		}
-		do()
-	}
-	if isRedirected(err) && mayBeOfAnother(err) && (n.awayUntil.Load() != 0 || !isUnsent(err)) {
-		n.ping(ctx, began, err)
+	case err != nil && !isServerLine(err):
+		t.at.ping(t.Context, began, err)
 	}
 	return reply, isSent, err
 }
 
 // do sends a command without a key to this node, and so one of key "", which client libraries take for none.
-func (n *node) do(ctx context.Context, c command) (any, error) {
-	ctx = callContext{ctx, n.server.timeout, n.doer}
+func (n *node) do(t *turn, c command) (any, error) {
 	if n.server.cluster != nil && c.key != "" {
-		return n.server.cluster.DoFor(ctx, c.key, c.args...)
+		return n.server.cluster.DoFor(t, c.key, c.args...)
 	}
-	return n.doer.Do(ctx, c.args...)
-}
-
-// callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence. The
-// caller's deadline is none of the server.
-type callContext struct {
-	context.Context
-	timeout time.Duration
-	asked   Doer
-}
-
-func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), c.timeout > 0 }
-
-func (c callContext) Value(key any) any {
-	if key == (rules.Asked{}) {
-		return c.asked
-	}
-	return c.Context.Value(key)
+	return n.doer.Do(t, c.args...)
 }
 
 // patience is the timeout, or the usual one where calls have none.
@@ -202,12 +246,6 @@ func (s *Server) isMoving(err error) bool {
 	return code == "TRYAGAIN" || s.cluster != nil && (code == "MOVED" || code == "ASK")
 }
 
-// mayBeOfAnother tells an error that may be of one connection alone, or of the node to which this one redirects, from one that
-// this node replied.
-func mayBeOfAnother(err error) bool {
-	return !isServerLine(err) || isRedirected(err) && faultOf(err) == faultOfServer
-}
-
 // ping asks whether the server is there, unless it has said something since. Only where a connection broke does it wait for
 // another, as long as the caller does: else a server that is there has one, or opens it in time.
 func (n *node) ping(ctx context.Context, began int64, after error) {
@@ -219,7 +257,7 @@ func (n *node) ping(ctx context.Context, began int64, after error) {
 		defer leave()
 		ctx = within
 	}
-	_, err := n.do(ctx, ping)
+	_, err := n.do(&turn{ctx, n.server, nil}, ping)
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}
@@ -288,10 +326,7 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 			n.answered()
 		}
 		return n.wrong(err)
-	case fault == faultOfClient || isRedirected(err) && isUnsent(err) || mayBeOfAnother(err) && n.heard.Load() > began:
-		if isRedirected(err) && n.heard.Load() > began {
-			n.answered() // or it stays away while each try is redirected to one that is
-		}
+	case fault == faultOfClient || !isServerLine(err) && n.heard.Load() > began: // it may be of one connection alone
 		n.refused(err)
 	default:
 		n.failed(err)

@@ -97,19 +97,6 @@ func Unsent(err error) error { return &clientError{err, true} }
 // Unanswered marks the error of a command that the server did not reply to, however its text begins.
 func Unanswered(err error) error { return &clientError{err, isUnsent(err)} }
 
-// Redirected marks the error of a command of a cluster that a node redirected to another: it may be of that one.
-func Redirected(err error) error { return &redirectedError{err} }
-
-type redirectedError struct{ cause error }
-
-func (e *redirectedError) Error() string { return e.cause.Error() }
-func (e *redirectedError) Unwrap() error { return e.cause }
-
-func isRedirected(err error) bool {
-	var redirected *redirectedError
-	return errors.As(err, &redirected)
-}
-
 // clientError is not the server's.
 type clientError struct {
 	cause    error

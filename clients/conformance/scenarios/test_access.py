@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Package, StartNodes, info, until_waiting
+from conftest import Package, StartNodes, documented_rights, info, until_waiting
 from launch import ask
 from services import Service
 
@@ -57,22 +57,29 @@ def test_the_documented_user_may_do_all_that_a_package_does(package: Package, se
     assert refused(server) == []
 
 
+@pytest.mark.parametrize("by", ["module", "script"])
 @pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
-def test_the_documented_user_follows_a_slot_that_moves(package: Package, start_nodes: StartNodes) -> None:
+def test_the_documented_user_follows_a_slot_that_moves(
+    package: Package, start_nodes: StartNodes, by: str
+) -> None:
     nodes = start_nodes()
     for node in nodes.nodes:
-        ask(node, *documented_rules(package, info(node)["redis_version"]))
+        version = info(node)["redis_version"]
+        ask(node, *documented_rules(package, version))
+        if by == "script":
+            ask(node, "ACL", "SETUSER", "api", *documented_rights(version))
     old, new, _ = nodes.nodes
     url = f"redis://api:secret@127.0.0.1:{old.port}"
-    package.limit(old, capacity=10, rate="1/h", cluster=[url], timeout_ms=5000)
+    package.limit(old, capacity=10, rate="1/h", cluster=[url], timeout_ms=5000, by=by)
     tag = nodes.name_on(old)
     assert package.take(tag)["remaining"] == 9
     nodes.begin_to_move_slot_of(f"tb:{tag}", new)
     for _ in range(2):
         decision = package.take(f"{tag}new")
         assert (decision["allowed"], decision["degraded"]) == (True, False)
-    assert package.do("hold", name=f"{tag}new", amount=4, ttl_ms=60_000)["allowed"]
-    assert package.do("settle", used=1)["remaining"] == 7
+    if by == "module":
+        assert package.do("hold", name=f"{tag}new", amount=4, ttl_ms=60_000)["allowed"]
+        assert package.do("settle", used=1)["remaining"] == 7
     assert [refused(node) for node in nodes.nodes] == [[], [], []]
 
 

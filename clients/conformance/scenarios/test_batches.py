@@ -46,6 +46,15 @@ def test_a_batch_that_is_too_small_says_when_there_is_enough(package: Package, s
     assert package.take()["allowed"]
 
 
+def test_calls_of_different_costs_are_not_denied_what_the_bucket_has(
+    package: Package, server: Service
+) -> None:
+    package.limit(server, capacity=1_000_000, rate="100/h", batch=10, timeout_ms=5000)
+    loads = [package.begin("many", op="take", cost=cost, for_ms=1000, concurrency=4) for cost in (1, 8)]
+    done = [load.result() for load in loads]
+    assert [(one["denied"], one["degraded"]) for one in done] == [(0, 0)] * 2, done
+
+
 def test_a_reset_drops_a_batch_of_another_limit(package: Package, server: Service) -> None:
     package.limit(server, capacity=10, rate="1/h", batch=10, connect=False, timeout_ms=5000)
     other = [10, "2/h"]

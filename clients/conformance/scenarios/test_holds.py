@@ -40,6 +40,21 @@ def test_a_hold_that_is_cancelled_while_it_is_requested_comes_back(
     eventually(lambda: is_settled(server))
 
 
+# In Node and Rust they end by their ttl.
+@pytest.mark.only("python", "go")
+def test_closing_settles_at_a_server_that_is_back_and_counts_as_away(
+    package: Package, server: Service, proxy: Proxy
+) -> None:
+    package.limit(proxy, capacity=3, rate="0", connect=False, timeout_ms=1000, retry_every_ms=3_600_000)
+    for held in "abc":
+        package.do("hold", amount=1, ttl_ms=600_000, **{"as": held})
+    disconnect(proxy)
+    assert all(package.do("settle", hold=held)["degraded"] for held in "abc")
+    proxy.redirect(server.port)
+    package.driver.do("close", name="s")
+    assert not holders(server)
+
+
 @only_with_deadlines
 def test_waits_that_are_cancelled_give_back_what_they_reserved(package: Package, server: Service) -> None:
     package.limit(server, capacity=1, rate="1/h")

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-from conftest import TOKEN_MS, Package, StartProxy, StartServer, info
+from conftest import TOKEN_MS, Package, StartProxy, StartServer, documented_rights, info
 from drivers import DriverError
 from launch import ask
 from services import module
-
-PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/without-the-module.md"
-
-
-def documented_rights(version: str) -> list[str]:
-    """The ACL rules of the page's row, and what it adds for Redis 6.0."""
-    rules = re.search(r"`(\+evalsha [^`]*)`", PAGE.read_text())
-    assert rules, f"no rule with +evalsha in {PAGE.name}"
-    return rules[1].replace("\\|", "|").split() + ["+pexpireat"] * version.startswith("6.0.")
 
 
 def test_the_documented_rights_suffice(package: Package, start_server: StartServer) -> None:

@@ -176,10 +176,7 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 	generation = d.generation.Load()
 	defer recovered(&err)
 	if conn, err = d.next(ctx, network, address); err != nil {
-		if mistake := mistakeOf(err); mistake != "" {
-			err = fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, mistake)
-		}
-		return nil, 0, tokenbucket.Unsent(err)
+		return nil, 0, tokenbucket.Unsent(ofSentinel(err))
 	}
 	generation = d.arrive(conn, generation)
 	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
@@ -196,6 +193,55 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 	return wrapped, generation, nil
 }
 
+// bound lets the program's functions that go-redis calls for each connection take no longer than a dial, nor end the process.
+func (d *dialer) bound(options *redis.Options) {
+	if next := options.OnConnect; next != nil {
+		options.OnConnect = func(_ context.Context, conn *redis.Conn) error {
+			return d.inTime(func(ctx context.Context) error { return next(ctx, conn) })
+		}
+	}
+	next := options.CredentialsProviderContext
+	if plain := options.CredentialsProvider; next == nil && plain != nil {
+		next = func(context.Context) (string, string, error) { user, password := plain(); return user, password, nil }
+	}
+	if next != nil {
+		options.CredentialsProviderContext = func(context.Context) (string, string, error) {
+			var user, password string
+			err := d.inTime(func(ctx context.Context) (err error) { user, password, err = next(ctx); return err })
+			if err != nil {
+				return "", "", err
+			}
+			return user, password, nil
+		}
+	}
+}
+
+func (d *dialer) inTime(call func(context.Context) error) error {
+	ctx, leave := context.WithTimeout(d.life, rules.ConnectWithin)
+	defer leave()
+	if err := detached(ctx, func() error { return call(ctx) }); err != nil {
+		return tokenbucket.Unsent(fmt.Errorf("a function of the program: %w", err))
+	}
+	return nil
+}
+
+// detached lets a function go on when the context ends. A panic is its error.
+func detached(ctx context.Context, call func() error) error {
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { ended <- err }()
+		defer recovered(&err)
+		err = call()
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // recovered lets a function return the panic of one that the program gave.
 func recovered(err *error) {
 	if reason := recover(); reason != nil {
@@ -207,18 +253,19 @@ const ofSentinels = "redis: all sentinels specified in configuration are unreach
 
 var ofMistake = regexp.MustCompile(`^((NOAUTH|WRONGPASS|NOPERM|DENIED|ERR) |(remote error: )?(tls|x509): )`)
 
-// mistakeOf returns what a Sentinel said that waiting does not change, or "". go-redis makes one text of the errors of all.
-func mistakeOf(err error) string {
+// ofSentinel returns an ErrBadArgument for what a Sentinel said that waiting does not change, or else the error. go-redis makes one
+// text of the errors of all.
+func ofSentinel(err error) error {
 	_, said, _ := strings.Cut(err.Error(), ofSentinels)
 	for _, line := range strings.Split(said, "\n") {
-		switch {
-		case line == redis.Nil.Error():
-			return "it knows no master of that name"
-		case ofMistake.MatchString(line) && !strings.HasPrefix(line, string(tooMany[1:])) && !strings.HasSuffix(line, "timed out"):
-			return line
+		if line == redis.Nil.Error() {
+			line = "ERR it knows no master of that name"
+		}
+		if ofMistake.MatchString(line) && !strings.HasPrefix(line, string(tooMany[1:])) && !strings.HasSuffix(line, "timed out") {
+			return fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, strings.TrimPrefix(line, "ERR "))
 		}
 	}
-	return ""
+	return err
 }
 
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,14 +49,6 @@ type node struct {
 	dialer  *dialer
 	size    int
 	cluster *cluster // that it is of, or nil
-	silent  *silence // of a cluster
-}
-
-// silence is since when calls that others redirect to a node have got no answer, or nil.
-type silence struct {
-	atomic.Pointer[time.Time]
-	isTried atomic.Bool               // by a call, now
-	asked   atomic.Pointer[time.Time] // when a call was redirected to it, or nil
 }
 
 func newNode(options redis.Options) *node {
@@ -72,7 +63,7 @@ func newNode(options redis.Options) *node {
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
 // clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. Permits bound its connections
-// but for those that follow redirections or ask for slots; dials go on when their call has left, and have a bound of their own. It
+// but for those that ask for slots; dials go on when their call has left, and have a bound of their own. It
 // shares with the program's client neither the handler of notifications nor the settings of maintenance, which a client in use
 // changes.
 func limit(options *redis.Options, size int) *dialer {
@@ -87,6 +78,7 @@ func limit(options *redis.Options, size int) *dialer {
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	options.Dialer = d.dial
+	d.bound(options)
 	return d
 }
 
@@ -142,7 +134,7 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 type cluster struct {
 	client   *redis.ClusterClient
 	nodes    sync.Map                  // by their clients
-	silent   sync.Map                  // by addresses: go-redis soon forgets a node that has no slots yet
+	targets  sync.Map                  // of redirections: addresses, and when
 	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
 	looking  chan struct{}             // has room for the one call that looks for the slots
 	hasSlots atomic.Bool
@@ -153,8 +145,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
-		silent, _ := c.silent.LoadOrStore(of.Addr, new(silence))
-		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c, silent: silent.(*silence)}
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c}
 		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -189,13 +180,8 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	h := &hops{}
-	h.asked, _ = ctx.Value(rules.Asked{}).(*node)
-	err := cause(c.client.Process(context.WithValue(ctx, following{}, h), command))
-	if err != nil && h.isRedirected {
-		err = tokenbucket.Redirected(err)
-	}
-	return command.Val(), err
+	err := c.client.Process(context.WithValue(ctx, following{}, &hops{}), command)
+	return command.Val(), cause(err)
 }
 
 func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {
@@ -203,7 +189,7 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 		key = "\x00" // of the same slot: go-redis takes any node for none
 	}
 	if err := c.findSlots(ctx, key); err != nil {
-		return nil, cause(err)
+		return nil, cause(ofSentinel(err))
 	}
 	client, err := c.client.MasterForKey(ctx, key)
 	if err != nil {
@@ -222,29 +208,17 @@ func (c *cluster) findSlots(ctx context.Context, key string) error {
 	if c.hasSlots.Load() {
 		return nil
 	}
-	found := make(chan error, 1)
 	select {
 	case c.looking <- struct{}{}:
-		go func() {
-			err := c.look(key)
-			c.hasSlots.Store(err == nil)
-			<-c.looking
-			found <- err
-		}()
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-found:
-		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-func (c *cluster) look(key string) (err error) {
-	defer recovered(&err)
-	_, err = c.client.MasterForKey(context.Background(), key)
-	return err
+	return detached(ctx, func() error {
+		defer func() { <-c.looking }()
+		_, err := c.client.MasterForKey(context.Background(), key)
+		c.hasSlots.Store(err == nil)
+		return err
+	})
 }
 
 func (c *cluster) Has(one tokenbucket.Doer) bool {
@@ -296,7 +270,7 @@ func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		if _, isOurs := command.(*redis.Cmd); isOurs {
-			return n.see(ctx, n.ask(ctx, func(ctx context.Context) error { return next(ctx, command) }))
+			return n.see(ctx, n.ask(ctx, func() error { return next(ctx, command) }))
 		}
 		slots, isOfSlots := command.(*redis.ClusterSlotsCmd)
 		if !isOfSlots {
@@ -309,7 +283,7 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			err = errNoSlots
 		}
 		if err == nil {
-			n.cluster.keepAsked(slots.Val())
+			n.cluster.keepTargets(slots.Val())
 		}
 		return err
 	}
@@ -320,10 +294,12 @@ type slotsContext struct{ context.Context }
 
 func (slotsContext) Deadline() (time.Time, bool) { return time.Now().Add(slotsWithin), true }
 
-// keepAsked lets nodes to which calls are redirected count as replicas: go-redis closes a minute later those that have no slots.
-func (c *cluster) keepAsked(slots []redis.ClusterSlot) {
-	c.silent.Range(func(address, of any) bool {
-		if asked := of.(*silence).asked.Load(); asked != nil && time.Since(*asked) < time.Minute {
+// keepTargets lets nodes to which calls are redirected count as replicas: go-redis closes a minute later those that have no slots.
+func (c *cluster) keepTargets(slots []redis.ClusterSlot) {
+	c.targets.Range(func(address, at any) bool {
+		if time.Since(at.(time.Time)) > time.Minute {
+			c.targets.Delete(address)
+		} else {
 			slots[0].Nodes = append(slots[0].Nodes, redis.ClusterNode{Addr: address.(string)})
 		}
 		return true
@@ -336,7 +312,7 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		if commands[0].Name() != "asking" {
 			return next(ctx, commands)
 		}
-		return n.see(ctx, n.ask(ctx, func(ctx context.Context) error { return next(ctx, commands) }))
+		return n.see(ctx, n.ask(ctx, func() error { return next(ctx, commands) }))
 	}
 }
 
@@ -345,10 +321,8 @@ type following struct{}
 
 // hops are what a call has followed from node to node.
 type hops struct {
-	asked        *node // whose permit it has, or nil
-	isRedirected bool
-	until        time.Time // it follows no more: one Timeout after the first
-	unserved     int       // how many nodes said that none serves the slot
+	until    time.Time // it follows no more: one Timeout after the first
+	unserved int       // how many nodes said that none serves the slot
 }
 
 const (
@@ -381,54 +355,11 @@ func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
 	return h.unserved < mostUnserved && h.isFollowed(ctx)
 }
 
-// ask bounds getting a connection to a node that may be silent: in go-redis, dials wait for each other. A call that has the permit
-// of another node keeps it from calls of that one. So the first since an answer may take two Timeouts to connect, and from then on
-// one each RetryEvery tries until the node answers.
-func (n *node) ask(ctx context.Context, next func(context.Context) error) error {
-	h, ok := ctx.Value(following{}).(*hops)
-	if !ok || h.asked == nil || h.asked == n && n.silent.Load() == nil {
-		return next(ctx)
+func (n *node) ask(ctx context.Context, next func() error) error {
+	if err := tokenbucket.PassTo(ctx, n); err != nil {
+		return err
 	}
-	now, silent, bound := time.Now(), n.silent.Load(), rules.ConnectWithin
-	if h.asked != n {
-		h.isRedirected = true
-		n.silent.asked.Store(&now)
-	}
-	late, has := ctx.Deadline()
-	late = late.Add(late.Sub(now))
-	isUnknown := silent == nil || now.Sub(*silent) > 3*rules.RetryEvery && !n.silent.isTried.Load() // no call has tried lately
-	switch {
-	case h.asked == n:
-	case isUnknown:
-		_ = has && n.silent.CompareAndSwap(silent, &late)
-	case !now.After(*silent):
-	case now.Sub(*silent) < rules.RetryEvery || !n.silent.isTried.CompareAndSwap(false, true):
-		return tokenbucket.Unsent(fmt.Errorf("%s did not answer lately", n.Address()))
-	default:
-		n.silent.Store(&now)
-		defer func() {
-			ended := time.Now()
-			n.silent.CompareAndSwap(&now, &ended)
-			n.silent.isTried.Store(false)
-		}()
-	}
-	if patience := late.Sub(now); has && patience < bound && h.asked != n {
-		bound = patience
-	}
-	within, leave := context.WithCancel(ctx) // which keeps the deadline that begins when it is asked for
-	defer leave()
-	defer time.AfterFunc(bound, leave).Stop()
-	err, reply := next(within), redis.Error(nil)
-	switch {
-	case (err == nil || errors.As(err, &reply)) && (h.asked != n || isUnknown): // else it may answer its own reads alone
-		n.silent.Store(nil)
-	case ctx.Err() != nil:
-		n.silent.CompareAndSwap(&late, nil) // the caller's end says nothing about the node
-	case err == context.Canceled:
-		n.silent.CompareAndSwap(&late, &now)
-		err = tokenbucket.Unsent(fmt.Errorf("no connection to %s in time: %w", n.Address(), os.ErrDeadlineExceeded))
-	}
-	return err
+	return next()
 }
 
 // see lets go-redis follow redirections, and look for the masters anew after any other error.
@@ -438,7 +369,8 @@ func (n *node) see(ctx context.Context, err error) error {
 	}
 	h, _ := ctx.Value(following{}).(*hops)
 	if h != nil && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")) {
-		if h.isFollowed(ctx) {
+		if words := strings.Fields(err.Error()); h.isFollowed(ctx) {
+			n.cluster.targets.Store(words[len(words)-1], time.Now())
 			return err
 		}
 		return failure{err}

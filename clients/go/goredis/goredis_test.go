@@ -37,21 +37,69 @@ func from(t testing.TB, client redis.UniversalClient) tokenbucket.Doer {
 	return doer
 }
 
-func TestCallsShareAConnection(t *testing.T) {
-	server := realserver.Start(t)
-	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})), tokenbucket.Timeout(5*time.Second))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
-	for i := int64(1); i <= 30; i++ {
-		if decision, err := limiter.Take(context.Background(), "a", 1); err != nil || decision.Degraded || decision.Remaining != 100-i {
+// serverOf asks by a client, until the test ends.
+func serverOf(t *testing.T, client redis.UniversalClient, options ...tokenbucket.ServerOption) *tokenbucket.Server {
+	t.Helper()
+	limits := tokenbucket.NewServer(from(t, client), append([]tokenbucket.ServerOption{tokenbucket.LogTo(t.Logf)}, options...)...)
+	t.Cleanup(func() { limits.Close() })
+	return limits
+}
+
+// limiterOf is one of the usual limit.
+func limiterOf(t *testing.T, client redis.UniversalClient, options ...tokenbucket.ServerOption) *tokenbucket.Limiter {
+	t.Helper()
+	return tokenbucket.NewLimiter(serverOf(t, client, options...), hourly)
+}
+
+// isDecided returns whether the server decides a call.
+func isDecided(limiter *tokenbucket.Limiter, name string, options ...tokenbucket.CallOption) bool {
+	decision, err := limiter.Take(ctx, name, 0, options...)
+	return err == nil && !decision.Degraded
+}
+
+// degraded expects a decision without the server.
+func degraded(t *testing.T) func(tokenbucket.Decision, error) {
+	return func(decision tokenbucket.Decision, err error) {
+		t.Helper()
+		if err != nil || !decision.Degraded {
 			t.Fatal(decision, err)
 		}
+	}
+}
+
+// begin does so many things at once. It returns what waits for their end.
+func begin(count int, work func()) (wait func()) {
+	var over sync.WaitGroup
+	over.Add(count)
+	for i := 0; i < count; i++ {
+		go func() {
+			defer over.Done()
+			work()
+		}()
+	}
+	return over.Wait
+}
+
+func beginTake(limiter *tokenbucket.Limiter, name string, options ...tokenbucket.CallOption) (ended chan tokenbucket.Decision) {
+	ended = make(chan tokenbucket.Decision, 1)
+	go func() {
+		decision, _ := limiter.Take(ctx, name, 1, options...)
+		ended <- decision
+	}()
+	return ended
+}
+
+func TestCallsShareAConnection(t *testing.T) {
+	server := realserver.Start(t)
+	limiter := limiterOf(t, redis.NewClient(&redis.Options{Addr: server.Address()}), tokenbucket.Timeout(5*time.Second)).With(large)
+	for i := int64(1); i <= 30; i++ {
+		left(t, 1e6-i)(limiter.Take(ctx, "a", 1))
 	}
 	if clients := strings.Count(fmt.Sprint(server.Do("CLIENT", "LIST")), "id="); clients != 2 { // one is the test's
 		t.Fatalf("%d connections", clients)
 	}
 	var answer redis.Error
-	if _, err := limiter.Take(context.Background(), "a", -1); !errors.As(err, &answer) || !errors.Is(err, tokenbucket.ErrBadArgument) {
+	if _, err := limiter.Take(ctx, "a", -1); !errors.As(err, &answer) || !errors.Is(err, tokenbucket.ErrBadArgument) {
 		t.Fatal("the client's own error:", err)
 	}
 }
@@ -85,16 +133,6 @@ func TestClientsThatCannotAskAreErrors(t *testing.T) {
 		}
 	}
 	from(t, redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}}))
-}
-
-func TestAClusterWhoseSlotsTheProgramKnowsIsAsked(t *testing.T) {
-	server := realserver.Start(t)
-	slots := func(context.Context) ([]redis.ClusterSlot, error) {
-		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, nil
-	}
-	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: slots})), tokenbucket.Timeout(5*time.Second))
-	defer limits.Close()
-	left(t, 9)(tokenbucket.NewLimiter(limits, hourly).Take(ctx, "a", 1))
 }
 
 func TestAChosenPoolSizeCounts(t *testing.T) {
@@ -144,8 +182,7 @@ func silences(t *testing.T) map[string]redis.UniversalClient {
 func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
 	for name, client := range silences(t) {
 		log := &realserver.Log{}
-		limits := tokenbucket.NewServer(from(t, client), tokenbucket.LogTo(log.Printf))
-		limiter := tokenbucket.NewLimiter(limits, hourly)
+		limiter := limiterOf(t, client, tokenbucket.LogTo(log.Printf))
 		for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Hour)}} {
 			began := time.Now()
 			decision, err := limiter.Take(ctx, "a", 1, options...)
@@ -154,21 +191,18 @@ func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
 			}
 		}
 		log.Expect(t, "cannot ask the server")
-		limits.Close()
 	}
 }
 
 func TestCallersThatDoNotWaitForAConnectionFindTheServerAway(t *testing.T) {
 	for name, client := range silences(t) {
-		limits := tokenbucket.NewServer(from(t, client), tokenbucket.RetryEvery(time.Minute), tokenbucket.LogTo(t.Logf))
-		limiter := tokenbucket.NewLimiter(limits, hourly)
+		limiter := limiterOf(t, client, tokenbucket.RetryEvery(time.Minute))
 		realserver.Eventually(t, name+" is away", func() bool {
 			hurried, leave := context.WithTimeout(ctx, 20*time.Millisecond)
 			defer leave()
 			decision, err := limiter.Take(hurried, "a", 1)
 			return err == nil && decision.Degraded
 		})
-		limits.Close()
 	}
 }
 
@@ -190,18 +224,13 @@ func (c tunnel) Read(buffer []byte) (int, error) {
 func TestATunnelThatIsDownIsAnOutage(t *testing.T) {
 	var isDown atomic.Bool
 	address, log := realserver.Start(t).Address(), &realserver.Log{}
-	doer := from(t, redis.NewClient(&redis.Options{Dialer: func(_ context.Context, network, _ string) (net.Conn, error) {
+	limiter := limiterOf(t, redis.NewClient(&redis.Options{Dialer: func(_ context.Context, network, _ string) (net.Conn, error) {
 		conn, err := net.Dial(network, address)
 		return tunnel{conn, &isDown}, err
-	}}))
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen))
+	}}), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
 	left(t, 9)(limiter.Take(ctx, "a", 1))
 	isDown.Store(true)
-	if decision, err := limiter.Take(ctx, "a", 1); err != nil || !decision.Degraded || !decision.Allowed {
-		t.Errorf("%+v, %v", decision, err)
-	}
+	degraded(t)(limiter.Take(ctx, "a", 1))
 	log.Expect(t, errTunnel.Error())
 }
 
@@ -218,62 +247,46 @@ func (c deaf) Read(buffer []byte) (n int, err error) {
 	return n, err
 }
 
-// connections are dialled to an address, and become deaf together.
+// connections are dialled to an address once they are let.
 type connections struct {
 	address string
 	dials   atomic.Int64
-	areDeaf atomic.Value // *atomic.Bool of those that are dialled
 	let     chan struct{}
-}
-
-func newConnections(address string) *connections {
-	c := &connections{address: address, let: make(chan struct{})}
-	c.areDeaf.Store(&atomic.Bool{})
-	return c
+	wrap    func(*net.TCPConn) net.Conn // or nil
 }
 
 func (c *connections) dial(context.Context, string, string) (net.Conn, error) {
 	c.dials.Add(1)
 	<-c.let
-	isDeaf := c.areDeaf.Load().(*atomic.Bool)
 	conn, err := net.Dial("tcp", c.address)
-	if err != nil {
-		return nil, err
+	if err != nil || c.wrap == nil {
+		return conn, err
 	}
-	return deaf{conn.(*net.TCPConn), isDeaf}, nil
+	return c.wrap(conn.(*net.TCPConn)), nil
 }
 
 // open lets so many calls open a connection each.
-func (c *connections) open(t *testing.T, limiter *tokenbucket.Limiter, count int64) {
+func (c *connections) open(t *testing.T, limiter *tokenbucket.Limiter, count int) {
 	t.Helper()
-	var over sync.WaitGroup
-	for i := int64(0); i < count; i++ {
-		over.Add(1)
-		go func() {
-			defer over.Done()
-			_, _ = limiter.Take(ctx, "a", 0)
-		}()
-	}
-	realserver.Eventually(t, "each dials", func() bool { return c.dials.Load() >= count })
+	wait := begin(count, func() { isDecided(limiter, "a") })
+	realserver.Eventually(t, "each dials", func() bool { return c.dials.Load() >= int64(count) })
 	close(c.let)
-	over.Wait()
-}
-
-// silence breaks the connections that are open. Those that are opened later lead to the address.
-func (c *connections) silence(address string) {
-	c.address = address
-	c.areDeaf.Swap(&atomic.Bool{}).(*atomic.Bool).Store(true)
+	wait()
 }
 
 func TestConnectionsThatAreIdleEndWithOneThatIsSilent(t *testing.T) {
-	server, log := realserver.Start(t), &realserver.Log{}
-	opened := newConnections(server.Address())
-	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Dialer: opened.dial})),
+	log, areDeaf := &realserver.Log{}, atomic.Bool{}
+	opened := &connections{address: realserver.Start(t).Address(), let: make(chan struct{})}
+	opened.wrap = func(conn *net.TCPConn) net.Conn {
+		if areDeaf.Load() { // those that were opened before
+			return conn
+		}
+		return deaf{conn, &areDeaf}
+	}
+	limiter := limiterOf(t, redis.NewClient(&redis.Options{Dialer: opened.dial}),
 		tokenbucket.Timeout(500*time.Millisecond), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
 	opened.open(t, limiter, 8)
-	opened.silence(server.Address())
+	areDeaf.Store(true)
 	left(t, 10)(limiter.Peek(ctx, "a", 0))
 	left(t, 10)(limiter.Peek(ctx, "a", 0))
 	log.Expect(t)
@@ -285,21 +298,12 @@ func TestConnectionsThatAreIdleEndWithOneThatIsSilent(t *testing.T) {
 func TestConnectionsThatCameLateAndHaveEndedAreNoOutage(t *testing.T) {
 	const count = 4
 	server := realserver.Start(t)
-	opened := newConnections(server.Address())
-	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Dialer: opened.dial})),
-		tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Nanosecond), tokenbucket.LogTo(t.Logf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	var over sync.WaitGroup
-	for i := 0; i < count; i++ {
-		over.Add(1)
-		go func() {
-			defer over.Done()
-			_, _ = limiter.Peek(ctx, "a", 0) // ends before it has its connection
-		}()
-	}
+	opened := &connections{address: server.Address(), let: make(chan struct{})}
+	limiter := limiterOf(t, redis.NewClient(&redis.Options{Dialer: opened.dial}),
+		tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Nanosecond))
+	wait := begin(count, func() { isDecided(limiter, "a") }) // ends before it has its connection
 	realserver.Eventually(t, "each dials", func() bool { return opened.dials.Load() >= count })
-	over.Wait()
+	wait()
 	close(opened.let)
 	realserver.Eventually(t, "they come", func() bool {
 		return strings.Count(fmt.Sprintf("%s", server.Do("CLIENT", "LIST")), "id=") > count // one is for the test
@@ -336,25 +340,17 @@ func TestADialThatFailsTakesNoOthersConnection(t *testing.T) {
 
 func TestAServerWithoutRoomForConnectionsIsNoOutage(t *testing.T) {
 	server, log := realserver.Start(t), &realserver.Log{}
-	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})),
-		tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"})
+	client := redis.NewClient(&redis.Options{Addr: server.Address()})
+	limiter := limiterOf(t, client, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf)).With(large)
 	left(t, 999_999)(limiter.Take(ctx, "a", 1))
 	server.Do("CONFIG", "SET", "maxclients", "2") // one is for the test
-	var over sync.WaitGroup
-	for i := 0; i < 200; i++ {
-		over.Add(1)
-		go func() {
-			defer over.Done()
-			if _, err := limiter.Take(ctx, "a", 1); err != nil {
-				t.Error(err)
-			}
-		}()
-	}
-	over.Wait()
-	if decision, err := limiter.Take(ctx, "a", 1); err != nil || decision.Degraded {
-		t.Fatal(decision, err)
+	begin(200, func() {
+		if _, err := limiter.Take(ctx, "a", 1); err != nil {
+			t.Error(err)
+		}
+	})()
+	if !isDecided(limiter, "a") {
+		t.Fatal("the next call is not decided")
 	}
 	log.Expect(t, "max number of clients")
 }
@@ -365,23 +361,51 @@ func TestClientsInUseAreNotRead(t *testing.T) {
 	for i := 0; i < 10; i++ {
 		client := redis.NewClient(&redis.Options{Addr: address})
 		defer client.Close()
-		var over sync.WaitGroup
-		begin := func(work func()) {
-			over.Add(1)
-			go func() { defer over.Done(); work() }()
-		}
-		begin(func() { client.Ping(context.Background()) })
-		limits := tokenbucket.NewServer(from(t, client), tokenbucket.Timeout(5*time.Second))
-		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
-		for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Second)}} {
-			options := options
-			begin(func() {
-				if decision, err := limiter.Take(context.Background(), "a", 1, options...); err != nil || decision.Degraded {
-					t.Error(decision, err)
+		pinged := begin(1, func() { client.Ping(ctx) })
+		limiter := limiterOf(t, client, tokenbucket.Timeout(5*time.Second))
+		asked := begin(2, func() {
+			if !isDecided(limiter, "a") || !isDecided(limiter, "a", tokenbucket.MaxWait(time.Second)) {
+				t.Error("it is not decided")
+			}
+		})
+		pinged()
+		asked()
+	}
+}
+
+func TestFunctionsOfTheProgramHoldUpNoCallForLongNorEndTheProcess(t *testing.T) {
+	server, never := realserver.Start(t), make(chan struct{})
+	defer close(never)
+	for name, fault := range map[string]func(){"panics": func() { panic("broken") }, "hangs": func() { <-never }} {
+		for what, set := range map[string]func(*redis.Options, func()){
+			"OnConnect": func(o *redis.Options, do func()) {
+				o.OnConnect = func(context.Context, *redis.Conn) error { do(); return nil }
+			},
+			"CredentialsProvider": func(o *redis.Options, do func()) {
+				o.CredentialsProvider = func() (string, string) { do(); return "", "" }
+			},
+			"CredentialsProviderContext": func(o *redis.Options, do func()) {
+				o.CredentialsProviderContext = func(context.Context) (string, string, error) { do(); return "", "", nil }
+			},
+		} {
+			var isOver atomic.Bool
+			options := &redis.Options{Addr: server.Address()}
+			set(options, func() {
+				if !isOver.Load() {
+					fault()
 				}
 			})
+			limiter := limiterOf(t, redis.NewClient(options), tokenbucket.RetryEvery(time.Nanosecond))
+			select {
+			case decision := <-beginTake(limiter, "a"):
+				if !decision.Degraded {
+					t.Fatalf("%s %s: %+v", what, name, decision)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal(what, name, "for longer than half a minute")
+			}
+			isOver.Store(true)
+			realserver.Eventually(t, what+" works again", func() bool { return isDecided(limiter, "a") })
 		}
-		over.Wait()
-		limits.Close()
 	}
 }

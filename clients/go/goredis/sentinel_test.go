@@ -86,16 +86,10 @@ func (s *sentinel) serve(conn net.Conn) {
 func TestCallsFollowTheMasterThatSentinelNames(t *testing.T) {
 	former, next := realserver.Start(t), realserver.Start(t)
 	asked, log := startSentinel(t, named(former)), &realserver.Log{}
-	limits := tokenbucket.NewServer(from(t, redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{asked.address}})),
-		tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
+	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{asked.address}})
+	limiter := limiterOf(t, client, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
 	left(t, 0)(limiter.Take(ctx, "a", 10))
-	waited := make(chan tokenbucket.Decision)
-	go func() {
-		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
-		waited <- decision
-	}()
+	waited := beginTake(limiter, "a", tokenbucket.MaxWait(time.Hour))
 	waits(t, former)
 	asked.master.Store(named(next))
 	realserver.Eventually(t, "the next master is asked", func() bool {
@@ -126,25 +120,23 @@ func (c *lossy) Read(buffer []byte) (n int, err error) {
 	return n, err
 }
 
+func losing(loses *atomic.Bool) func(*net.TCPConn) net.Conn {
+	return func(conn *net.TCPConn) net.Conn { return &lossy{TCPConn: conn, loses: loses} }
+}
+
 func TestASentinelThatIsSilentIsNoOutageOfItsMaster(t *testing.T) {
 	server := realserver.Start(t)
 	asked, log, loses := startSentinel(t, named(server)), &realserver.Log{}, &atomic.Bool{}
-	opened := newConnections(server.Address())
-	limits := tokenbucket.NewServer(from(t, redis.NewFailoverClient(&redis.FailoverOptions{
+	opened := &connections{address: server.Address(), let: make(chan struct{}), wrap: losing(loses)}
+	limiter := limiterOf(t, redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName: "m", SentinelAddrs: []string{asked.address},
 		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if address == asked.address {
 				return net.Dial(network, address)
 			}
-			conn, err := opened.dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &lossy{TCPConn: conn.(deaf).TCPConn, loses: loses}, nil
+			return opened.dial(ctx, network, address)
 		},
-	})), tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
+	}), tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
 	opened.open(t, limiter, 8)
 	asked.isSilent.Store(true)
 	before := asked.asked.Load()
@@ -165,27 +157,16 @@ func TestASentinelThatIsSilentIsNoOutageOfItsMaster(t *testing.T) {
 // go-redis asks Sentinels for the slots of a NewFailoverClusterClient, one after the other.
 func TestSlotsThatComeLateServeTheNextCalls(t *testing.T) {
 	server, asked, comes := realserver.Start(t), atomic.Int64{}, make(chan struct{})
-	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(ctx context.Context) ([]redis.ClusterSlot, error) {
+	limiter := limiterOf(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(ctx context.Context) ([]redis.ClusterSlot, error) {
 		asked.Add(1)
 		<-comes
 		return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, ctx.Err()
-	}})), tokenbucket.RetryEvery(time.Nanosecond))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
+	}}), tokenbucket.RetryEvery(time.Nanosecond))
 	for i := 0; i < 2; i++ {
-		ended := make(chan tokenbucket.Decision)
-		go func() {
-			decision, _ := limiter.Take(ctx, "a", 1)
-			ended <- decision
-		}()
-		select {
-		case decision := <-ended:
-			if !decision.Degraded {
-				t.Fatalf("%+v", decision)
-			}
-		case <-time.After(20 * time.Second):
-			close(comes)
-			t.Fatal("the call does not end")
+		ended := beginTake(limiter, "a")
+		realserver.Eventually(t, "the call ends", func() bool { return len(ended) == 1 })
+		if decision := <-ended; !decision.Degraded {
+			t.Fatalf("%+v", decision)
 		}
 	}
 	close(comes)
@@ -196,20 +177,9 @@ func TestSlotsThatComeLateServeTheNextCalls(t *testing.T) {
 }
 
 func TestACallEndsWithItsCallerWhereNoOtherConnectionCanBeMade(t *testing.T) {
-	server := realserver.Start(t)
-	opened, loses := newConnections(server.Address()), &atomic.Bool{}
-	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{
-		Addr: server.Address(),
-		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := opened.dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &lossy{TCPConn: conn.(deaf).TCPConn, loses: loses}, nil
-		},
-	})), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
+	server, loses := realserver.Start(t), &atomic.Bool{}
+	opened := &connections{address: server.Address(), let: make(chan struct{}), wrap: losing(loses)}
+	limiter := limiterOf(t, redis.NewClient(&redis.Options{Dialer: opened.dial}), tokenbucket.Timeout(5*time.Second))
 	opened.open(t, limiter, 1)
 	opened.let = make(chan struct{}) // none more
 	defer close(opened.let)
@@ -243,20 +213,22 @@ func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 		"silent":         {silent, ""},
 		"refuses":        {redis.FailoverOptions{SentinelAddrs: []string{"127.0.0.1:1"}}, ""},
 	} {
-		c, log := c, &realserver.Log{}
 		c.options.MasterName = "m"
-		limits := tokenbucket.NewServer(from(t, redis.NewFailoverClient(&c.options)), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-		decision, err := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
-		switch {
-		case c.mistake == "" && (err != nil || !decision.Degraded):
-			t.Errorf("%s: %+v, %v", name, decision, err)
-		case c.mistake == "":
-			log.Expect(t, "OnError")
-		case !errors.Is(err, tokenbucket.ErrTokenBucket) || errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), c.mistake):
-			t.Errorf("%s: %+v, %v", name, decision, err)
-		default:
-			log.Expect(t)
+		client, cluster := c.options, c.options
+		for _, one := range []redis.UniversalClient{redis.NewFailoverClient(&client), redis.NewFailoverClusterClient(&cluster)} {
+			log := &realserver.Log{}
+			limits := serverOf(t, one, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+			decision, err := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
+			switch {
+			case c.mistake == "" && (err != nil || !decision.Degraded):
+				t.Errorf("%s: %T: %+v, %v", name, one, decision, err)
+			case c.mistake == "":
+				log.Expect(t, "OnError")
+			case !errors.Is(err, tokenbucket.ErrTokenBucket) || errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), c.mistake):
+				t.Errorf("%s: %T: %+v, %v", name, one, decision, err)
+			default:
+				log.Expect(t)
+			}
 		}
-		limits.Close()
 	}
 }

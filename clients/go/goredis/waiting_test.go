@@ -32,8 +32,7 @@ func TestCallsThatWait(t *testing.T) {
 			server := realserver.Start(t)
 			const short = 50 * time.Millisecond
 			client := redis.NewClient(&redis.Options{Addr: server.Address(), PoolSize: 2, ReadTimeout: short, WriteTimeout: short})
-			limits := tokenbucket.NewServer(from(t, client), tokenbucket.Timeout(c.timeout), tokenbucket.LogTo(t.Logf))
-			defer limits.Close()
+			limits := serverOf(t, client, tokenbucket.Timeout(c.timeout))
 			limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 			left(t, 0)(limiter.Take(ctx, "a", 10))
 			type outcome struct {

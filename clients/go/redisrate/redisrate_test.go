@@ -20,15 +20,33 @@ var ctx = context.Background()
 
 const ms = time.Millisecond
 
+type method func(*redisrate.Limiter, context.Context, string, redisrate.Limit, int) (*redisrate.Result, error)
+
+var allowN, atMost method = (*redisrate.Limiter).AllowN, (*redisrate.Limiter).AllowAtMost
+
+func reset(limiter *redisrate.Limiter, ctx context.Context, key string, _ redisrate.Limit, _ int) (*redisrate.Result, error) {
+	return &redisrate.Result{}, limiter.Reset(ctx, key)
+}
+
 // call is one of a case, and what it answers. Time stands still unless a call lets it pass first.
 type call struct {
 	after time.Duration
-	do    string
+	do    method
 	limit redisrate.Limit
 	n     int
 	want  redisrate.Result // without its Limit
+	fails string           // the beginning of the error, in place of want
 	// why is the beginning of a row of the table in README.md, where redis_rate answers otherwise.
 	why string
+}
+
+func (c call) check(t *testing.T, limiter *redisrate.Limiter, key string, number int) {
+	t.Helper()
+	got, err := c.do(limiter, ctx, key, c.limit, c.n)
+	c.want.Limit = c.limit
+	if c.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR "+c.fails)) || c.fails == "" && (err != nil || *got != c.want) {
+		t.Errorf("%s, call %d: %d of %+v: %+v, %v; want %+v %s", key, number, c.n, c.limit, got, err, c.want, c.fails)
+	}
 }
 
 func allowed(n, remaining int, reset time.Duration) redisrate.Result {
@@ -40,10 +58,6 @@ func denied(remaining int, retry, reset time.Duration) redisrate.Result {
 }
 
 const (
-	allowN = "AllowN"
-	atMost = "AllowAtMost"
-	reset  = "Reset"
-
 	tooMany   = "`RetryAfter` of `n` above `Burst`"
 	changed   = "a limit that changes"
 	finer     = "times"
@@ -117,21 +131,7 @@ func TestRedisRatesBehaviour(t *testing.T) {
 	for name, calls := range cases() {
 		for i, c := range calls {
 			clock.Advance(c.after)
-			if c.do == reset {
-				if err := limiter.Reset(ctx, name); err != nil {
-					t.Fatal(err)
-				}
-				continue
-			}
-			allow := map[string]func(context.Context, string, redisrate.Limit, int) (*redisrate.Result, error){
-				allowN: limiter.AllowN, atMost: limiter.AllowAtMost}[c.do]
-			got, err := allow(ctx, name, c.limit, c.n)
-			if err != nil {
-				t.Fatalf("%s, call %d: %v", name, i+1, err)
-			}
-			if c.want.Limit = c.limit; *got != c.want {
-				t.Errorf("%s, call %d: %+v, want %+v", name, i+1, *got, c.want)
-			}
+			c.check(t, limiter, name, i+1)
 			if c.why != "" && !strings.Contains(string(readme), "| "+c.why) {
 				t.Errorf("%s, call %d: the README does not explain %q", name, i+1, c.why)
 			}
@@ -155,7 +155,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The rows of the README's table of what is accepted. A want that is not given is an error, which begins with fails.
+// The rows of the README's table of what is accepted.
 func TestAcceptedValues(t *testing.T) {
 	server, _ := realserver.StartWithClock(t)
 	limiter := redisrate.NewLimiter(server.Limits())
@@ -163,13 +163,7 @@ func TestAcceptedValues(t *testing.T) {
 		return redisrate.Limit{Rate: rate, Burst: burst, Period: period}
 	}
 	ten, most := redisrate.PerSecond(10), int64(1e12)
-	for i, c := range []struct {
-		do    string
-		limit redisrate.Limit
-		n     int
-		want  redisrate.Result
-		fails string
-	}{
+	for i, c := range []call{
 		{do: allowN, limit: of(10, 0, time.Second), n: 1, want: denied(0, redisrate.Never, 0)},
 		{do: allowN, limit: of(10, -1, time.Second), n: 1, want: denied(0, redisrate.Never, 0)},
 		{do: atMost, limit: of(10, -1, time.Second), n: 5, want: denied(0, redisrate.Never, 0)},
@@ -189,15 +183,7 @@ func TestAcceptedValues(t *testing.T) {
 		{do: allowN, limit: ten, n: int(most + 1), fails: "cost must be a decimal number of tokens from 0 to 1e12, not '1000000000001'"},
 		{do: atMost, limit: ten, n: math.MaxInt, want: allowed(10, 0, time.Second)},
 	} {
-		allow := limiter.AllowN
-		if c.do == atMost {
-			allow = limiter.AllowAtMost
-		}
-		got, err := allow(ctx, strconv.Itoa(i), c.limit, c.n)
-		c.want.Limit = c.limit
-		if c.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR "+c.fails)) || c.fails == "" && (err != nil || *got != c.want) {
-			t.Errorf("%s of %+v, %d: %+v, %v; want %+v %s", c.do, c.limit, c.n, got, err, c.want, c.fails)
-		}
+		c.check(t, limiter, strconv.Itoa(i), i+1)
 	}
 	for _, key := range []string{"", " ", "{x}", "{}", "ü", "a\n\x00b", "\xff", strings.Repeat("k", 5000)} {
 		for _, left := range []int{9, 8} {
@@ -243,10 +229,7 @@ func TestABucketInDebt(t *testing.T) {
 	server.Do("TB.CHARGE", "tb:rate:a", 10, "10/1s", 12)
 	limiter := redisrate.NewLimiter(server.Limits())
 	for i, want := range []redisrate.Result{denied(0, 200*ms, 1200*ms), allowed(0, 0, time.Second)} {
-		want.Limit = redisrate.PerSecond(10)
-		if got, err := limiter.AllowN(ctx, "a", want.Limit, 0); err != nil || *got != want {
-			t.Errorf("look %d: %+v, %v; want %+v", i+1, got, err, want)
-		}
+		call{do: allowN, limit: redisrate.PerSecond(10), want: want}.check(t, limiter, "a", i+1)
 		clock.Advance(200 * ms)
 	}
 }

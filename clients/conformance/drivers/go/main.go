@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"sync"
@@ -42,7 +43,7 @@ type request struct {
 	// of limiters
 	Server, Rate    string
 	Capacity        float64
-	Limits          map[string][2]any // capacity and rate
+	Limits          map[string]limit
 	Prefix          *string
 	OnError         string `json:"on_error"`
 	Batch           int64
@@ -51,7 +52,7 @@ type request struct {
 
 	// of calls
 	Name, Op, Share string
-	Limit           *[2]any // for this call alone
+	Limit           *limit // for this call alone
 	Cost, Weight    float64
 	Amount          amount
 	Used            *amount
@@ -83,18 +84,30 @@ func (a *amount) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &a.number)
 }
 
+type limit [2]any // capacity and rate
+
+func (l limit) made() tokenbucket.Limit {
+	return tokenbucket.Limit{Capacity: l[0].(float64), Rate: l[1].(string)}
+}
+
 type object = map[string]any
 
 // named has what requests have made, by its name.
 type named[T any] struct{ sync.Map }
 
-func (n *named[T]) get(name string) (T, error) {
-	found, ok := n.Load(name)
+func (n *named[T]) find(name string) (T, bool) {
+	found, _ := n.Load(name)
+	one, ok := found.(T)
+	return one, ok
+}
+
+// get ends the driver, and so its scenario, if there is none.
+func (n *named[T]) get(name string) T {
+	one, ok := n.find(name)
 	if !ok {
-		var none T
-		return none, fmt.Errorf("%w: there is no %T %q", errUnsupported, none, name)
+		panic(fmt.Sprintf("there is no %T %q", one, name))
 	}
-	return found.(T), nil
+	return one
 }
 
 var errUnsupported = errors.New("not supported")
@@ -153,37 +166,27 @@ func do(r request) (object, error) {
 	case "server":
 		return newServer(r)
 	case "limiter", "joint":
-		return newLimiter(r)
+		return newLimiter(r), nil
 	case "settle", "lost":
 		return withHold(r)
 	case "degraded":
-		server, err := servers.get(r.Server)
-		if err != nil {
-			return nil, err
-		}
-		return object{"count": server.DegradedCount()}, nil
+		return object{"count": servers.get(r.Server).DegradedCount()}, nil
 	case "memory":
 		runtime.GC()
 		var stats runtime.MemStats
 		runtime.ReadMemStats(&stats)
 		return object{"bytes": stats.HeapAlloc}, nil
 	case "close":
-		if limiter, err := limiters.get(r.Name); err == nil {
+		if limiter, ok := limiters.find(r.Name); ok {
 			return object{}, limiter.Close(context.Background())
 		}
-		server, err := servers.get(r.Name)
-		if err != nil {
-			return nil, err
-		}
-		return object{}, server.Close()
+		return object{}, servers.get(r.Name).Close()
 	}
-	if joint, err := joints.get(r.On); err == nil {
-		return jointly(joint, r)
+	if joint, ok := joints.find(r.On); ok {
+		decision, err := jointly(joint, r)
+		return described(decision), err
 	}
-	limiter, err := limiters.get(r.On)
-	if err != nil {
-		return nil, err
-	}
+	limiter := limiters.get(r.On)
 	switch r.Do {
 	case "hold_cancelled":
 		return holdCancelled(limiter, r)
@@ -192,7 +195,7 @@ func do(r request) (object, error) {
 	case "cost":
 		return cost(limiter, r)
 	case "http":
-		return serve(limiter, r)
+		return serve(limiter, r), nil
 	case "reset":
 		return object{}, limiter.Reset(context.Background(), r.Name)
 	}
@@ -254,11 +257,8 @@ func newServer(r request) (object, error) {
 var policies = map[string]tokenbucket.Policy{"local": tokenbucket.FailLocal, "open": tokenbucket.FailOpen,
 	"closed": tokenbucket.FailClosed, "raise": tokenbucket.FailWithError}
 
-func newLimiter(r request) (object, error) {
-	server, err := servers.get(r.Server)
-	if err != nil {
-		return nil, err
-	}
+func newLimiter(r request) object {
+	server := servers.get(r.Server)
 	options := []tokenbucket.LimiterOption{tokenbucket.OnError(policies[r.OnError]), tokenbucket.Shadow(r.Shadow),
 		tokenbucket.Batch(r.Batch), tokenbucket.RememberDenials(r.RememberDenials)}
 	if r.Prefix != nil {
@@ -267,14 +267,14 @@ func newLimiter(r request) (object, error) {
 	if r.Do == "limiter" {
 		limit := tokenbucket.Limit{Capacity: r.Capacity, Rate: r.Rate}
 		limiters.Store(r.Name, tokenbucket.NewLimiter(server, limit, options...))
-		return object{}, nil
+		return object{}
 	}
 	limits := map[string]tokenbucket.Limit{}
 	for name, l := range r.Limits {
-		limits[name] = tokenbucket.Limit{Capacity: l[0].(float64), Rate: l[1].(string)}
+		limits[name] = l.made()
 	}
 	joints.Store(r.Name, tokenbucket.NewJointLimiter(server, limits, options...))
-	return object{}, nil
+	return object{}
 }
 
 func (r request) context() (context.Context, context.CancelFunc) {
@@ -307,7 +307,7 @@ func call(limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket
 	ctx, cancel := r.context()
 	defer cancel()
 	if r.Limit != nil {
-		limiter = limiter.With(tokenbucket.Limit{Capacity: r.Limit[0].(float64), Rate: r.Limit[1].(string)})
+		limiter = limiter.With(r.Limit.made())
 	}
 	switch op {
 	case "take":
@@ -321,51 +321,41 @@ func call(limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket
 	case "wait":
 		return limiter.Wait(ctx, name, r.Cost, ms(r.MaxWaitMs))
 	case "hold":
-		hold, err := limiter.Hold(ctx, name, r.Amount.number, ms(r.TTLMs), r.waits()...)
-		if err != nil {
-			return tokenbucket.Decision{}, err
-		}
-		if r.Do == "hold" { // else it is one of many, which no request settles
-			holds.Store(r.As, hold)
-		} else {
-			defer hold.Settle()
-		}
-		return hold.Decision(), nil
+		return r.keep(limiter.Hold(ctx, name, r.Amount.number, ms(r.TTLMs), r.waits()...))
 	}
 	return tokenbucket.Decision{}, fmt.Errorf("%w: %s", errUnsupported, op)
 }
 
-func jointly(joint *tokenbucket.JointLimiter, r request) (object, error) {
+func jointly(joint *tokenbucket.JointLimiter, r request) (tokenbucket.Decision, error) {
 	ctx, cancel := r.context()
 	defer cancel()
-	var hold *tokenbucket.Hold
-	var err error
 	switch r.Do {
 	case "hold":
-		hold, err = joint.Hold(ctx, r.Name, r.Amount.each, ms(r.TTLMs), r.waits()...)
+		return r.keep(joint.Hold(ctx, r.Name, r.Amount.each, ms(r.TTLMs), r.waits()...))
 	case "hold_any":
-		hold, err = joint.HoldAny(ctx, r.Name, r.Alternatives, ms(r.TTLMs))
+		return r.keep(joint.HoldAny(ctx, r.Name, r.Alternatives, ms(r.TTLMs)))
 	case "take_any":
-		decision, err := joint.TakeAny(ctx, r.Name, r.Alternatives)
-		return described(decision), err
+		return joint.TakeAny(ctx, r.Name, r.Alternatives)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if hold != nil {
+	return joint.TakeAll(ctx, r.Name, r.Costs, r.waits()...)
+}
+
+// keep keeps a hold for the requests about it. One of many is settled, as no request does so.
+func (r request) keep(hold *tokenbucket.Hold, err error) (tokenbucket.Decision, error) {
+	switch {
+	case err != nil:
+		return tokenbucket.Decision{}, err
+	case r.Do == "many":
+		defer hold.Settle()
+	default:
 		holds.Store(r.As, hold)
-		return described(hold.Decision()), nil
 	}
-	decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.waits()...)
-	return described(decision), err
+	return hold.Decision(), nil
 }
 
 // withHold settles a hold, or says whether it is lost.
-func withHold(r request) (object, error) {
-	hold, err := holds.get(r.Ref)
-	if err != nil {
-		return nil, err
-	}
+func withHold(r request) (_ object, err error) {
+	hold := holds.get(r.Ref)
 	if r.Do == "lost" {
 		is := object{"lost": false, "granted": hold.Decision().Granted}
 		select {
@@ -476,12 +466,8 @@ func many(limiter *tokenbucket.Limiter, r request) (object, error) {
 
 // cost times takes, or the same command by the client library alone.
 func cost(limiter *tokenbucket.Limiter, r request) (object, error) {
-	client, err := clients.get(r.Server)
-	if err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	err = atOnce(r.Concurrency, func() (err error) {
+	client, began := clients.get(r.Server), time.Now()
+	err := atOnce(r.Concurrency, func() (err error) {
 		for left := r.Count / int64(r.Concurrency); left > 0 && err == nil; left-- {
 			if r.Bare {
 				err = client.Do(context.Background(), r.Command...).Err()
@@ -494,13 +480,9 @@ func cost(limiter *tokenbucket.Limiter, r request) (object, error) {
 	return object{"per_call_us": float64(time.Since(began).Nanoseconds()) / 1000 / float64(r.Count)}, err
 }
 
-func serve(limiter *tokenbucket.Limiter, r request) (object, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
+func serve(limiter *tokenbucket.Limiter, r request) object {
 	name := httplimit.Name(func(*http.Request) string { return r.Name })
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-	go func() { _ = http.Serve(listener, httplimit.New(limiter, name)(hello)) }()
-	return object{"port": listener.Addr().(*net.TCPAddr).Port}, nil
+	server := httptest.NewServer(httplimit.New(limiter, name)(hello))
+	return object{"port": server.Listener.Addr().(*net.TCPAddr).Port}
 }

@@ -3,9 +3,6 @@ package rules
 
 import "time"
 
-// Asked is the key of the Doer whose permit a call has, in its context.
-type Asked struct{}
-
 const (
 	Timeout    = 100 * time.Millisecond
 	RetryEvery = 500 * time.Millisecond

@@ -133,7 +133,7 @@ class Server(BaseServer[Client]):
             if loop is here:
                 begin()
         await self._detached.end_here()
-        await self._run(self._ask_each(self._unsettled.drain()))
+        await self._run(self._settle_last(self._unsettled.drain()))
         for circuit in self._circuits():
             await circuit.transport.close()
 

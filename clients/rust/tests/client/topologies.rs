@@ -125,7 +125,8 @@ async fn a_first_call_asks_few_of_the_nodes_that_are_silent() {
     assert!(Limiter::new(&server, limit(1, STILL)).take("a", 1).await.unwrap().degraded);
     let mut context = Context::from_waker(Waker::noop());
     let asked = silent.iter().filter(|node| node.poll_accept(&mut context).is_ready()).count();
-    assert!((1..=5).contains(&asked), "{asked} of 12");
+    // The call asks five, and one may be asked for the slots.
+    assert!((1..=6).contains(&asked), "{asked} of 12");
 }
 
 /// Names whose buckets that node has.

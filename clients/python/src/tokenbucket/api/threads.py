@@ -56,7 +56,7 @@ class Server(BaseServer[Client]):
 
         Holds in doubt are settled now, or else end by their ttl.
         """
-        run(self._ask_each(self._unsettled.drain()))
+        run(self._settle_last(self._unsettled.drain()))
         for circuit in self._circuits():
             circuit.transport.drop()
 

@@ -45,6 +45,10 @@ class Circuit:
             self.away_until = now + self._retry_every_s
         return True
 
+    def let_ask(self) -> None:
+        """Lets the next call ask, also a server that is away: no other may come to find out."""
+        self.away_until = min(self.away_until, time.monotonic())
+
     def heard(self, reply: Any) -> None:
         """Notes what the server itself has said: nothing else is a sign of life."""
         self.last_heard = time.monotonic()

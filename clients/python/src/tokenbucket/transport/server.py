@@ -151,6 +151,11 @@ class BaseServer(Generic[Client]):
             )
         return command if self._fake else by_script(command)
 
+    def _settle_last(self, holds: list[Command]) -> Steps[list[Any]]:
+        for circuit in self._circuits():
+            circuit.let_ask()
+        return self._ask_each(holds)
+
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns the reply to each or its error, None for no answer, by one write to each node."""
         replies: list[Any] = [None] * len(commands)
