@@ -83,33 +83,40 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 // call goes in this order: is it away, permit, command, judgement. While a slot moves, calls of several buckets are tried some times.
 func (n *node) call(ctx context.Context, c command) (reply any, err error) {
 	var t *turn
+	defer func() { // after the judgement: else those that wait for it try a node that is away
+		if t != nil && t.at != nil {
+			t.at.returnPermit()
+		}
+	}()
 	began, within, isSent := int64(0), n.server.patience(), false
 	for tries := 1; ; tries++ {
 		if err := n.takePermit(ctx); err != nil {
 			return nil, err
 		}
+		t = &turn{Context: ctx, server: n.server, at: n, last: n, began: n.server.now()}
 		if tries == 1 {
-			began = n.server.now()
+			began = t.began
 		}
 		var isSentNow bool
-		t = &turn{ctx, n.server, n}
 		reply, isSentNow, err = t.send(c)
 		isSent = isSent || isSentNow
 		if !n.server.isMoving(err) || tries == rules.TriesOfSplitSlot || n.server.now()-began >= int64(within) {
 			break
 		}
+		t.at.returnPermit()
+		t = nil
 		if ended := n.server.clock.Sleep(ctx, within/rules.TriesOfSplitSlot); ended != nil {
 			return nil, ended
 		}
 	}
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || isBroken(err) || errors.Is(err, ended)) {
-		go guarded(n.beat) // the caller's end says nothing about the server, not even that it is there
+		go guarded(t.last.beat) // the caller's end says nothing about the server, not even that it is there
 		return nil, ended
 	}
 	if t.at == nil {
-		return nil, awayOf(err)
+		return nil, t.failed
 	}
-	return reply, t.at.judge(c, err, began, isSent)
+	return reply, t.at.judge(c, err, t.began, isSent)
 }
 
 // turn is the context of a call and a permit of the node that it is with, which may redirect it to another. The context is the
@@ -118,7 +125,10 @@ func (n *node) call(ctx context.Context, c command) (reply any, err error) {
 type turn struct {
 	context.Context
 	server *Server
-	at     *node // or nil
+	at     *node // nil if there was no permit of the last
+	last   *node
+	began  int64 // when it had that permit
+	failed error // why there was none
 }
 
 type turnKey struct{}
@@ -148,12 +158,12 @@ func PassTo(ctx context.Context, next Doer) error {
 			before.answered()
 		}
 	}
-	t.at = nil
+	t.at, t.last = nil, now
 	before.returnPermit()
-	if err := now.takePermit(t.Context); err != nil {
-		return Unsent(err)
+	if t.failed = now.takePermit(t.Context); t.failed != nil {
+		return Unsent(t.failed)
 	}
-	t.at = now
+	t.at, t.began = now, t.server.now()
 	return nil
 }
 
@@ -191,15 +201,9 @@ func (n *node) takePermit(ctx context.Context) error {
 func (n *node) returnPermit() { <-n.permits }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
-// whether the server may have the call. In the end, the permit is given back.
+// whether the server may have the call.
 func (t *turn) send(c command) (reply any, isSent bool, err error) {
-	first := t.at
-	defer func() {
-		if t.at != nil {
-			t.at.returnPermit()
-		}
-	}()
-	began := t.server.now()
+	first, began := t.at, t.began
 	do := func() {
 		reply, err = first.do(t, c)
 		isSent = isSent || err == nil || !isUnsent(err)
@@ -219,7 +223,7 @@ func (t *turn) send(c command) (reply any, isSent bool, err error) {
 	case isLate && isSoon && t.Err() == nil && !(c.once && isSent):
 		do()
 	case err != nil && !isServerLine(err):
-		t.at.ping(t.Context, began, err)
+		t.at.ping(t.Context, t.began, err)
 	}
 	return reply, isSent, err
 }
@@ -257,7 +261,7 @@ func (n *node) ping(ctx context.Context, began int64, after error) {
 		defer leave()
 		ctx = within
 	}
-	_, err := n.do(&turn{ctx, n.server, nil}, ping)
+	_, err := n.do(&turn{Context: ctx, server: n.server}, ping)
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}

@@ -220,7 +220,13 @@ func (adding) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func (adding) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		err := next(ctx, commands)
+		if err != nil && commands[0].Name() == "asking" {
+			err = fmt.Errorf("while asking Redis: %v", err)
+		}
+		return err
+	}
 }
 
 func TestAHookMayAddToErrors(t *testing.T) {
@@ -239,6 +245,28 @@ func TestAHookMayAddToErrors(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Fatal(decision, err)
 	}
+	cluster.Nodes[0].Do("DEL", "tb:"+name)
+	move(name, cluster.Nodes[0], cluster.Nodes[1], true)
+	cluster.Nodes[1].Stop()
+	for i := 0; i < 3; i++ {
+		degraded(t)(tokenbucket.NewLimiter(limits, hourly).Take(ctx, name, 1))
+	}
+}
+
+func TestANodeToWhichHurriedCallsAreRedirectedIsFoundAway(t *testing.T) {
+	cluster, let := realserver.StartCluster(t), make(chan struct{})
+	defer close(let)
+	source, target, name := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+	move(name, source, target, true)
+	limiter := limiterOf(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{source.Address()}, Dialer: dialling(target.Address(), func() { <-let }),
+	}))
+	realserver.Eventually(t, "OnError decides", func() bool {
+		hurried, leave := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer leave()
+		decision, err := limiter.Take(hurried, name, 1)
+		return err == nil && decision.Degraded
+	})
 }
 
 func TestACallThatNoNodeDecidesIsSentAFewTimes(t *testing.T) {
@@ -365,7 +393,7 @@ func TestANodeThatCannotBeReachedCostsCallsOfOthersNothing(t *testing.T) {
 				}
 			}
 			if !fault.areFew {
-				wait := begin(20, func() { ask(moving, 3*timeout+time.Second, false) })
+				wait := begin(20, func() { ask(moving, 3*timeout+2*time.Second, false) }) // one for a connection, one to connect
 				if fault.areLong {
 					time.Sleep(2*timeout + timeout/2) // the first calls may wait for twice the timeout
 				}

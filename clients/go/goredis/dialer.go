@@ -194,10 +194,10 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 }
 
 // bound lets the program's functions that go-redis calls for each connection take no longer than a dial, nor end the process.
-func (d *dialer) bound(options *redis.Options) {
+func bound(options *redis.Options) {
 	if next := options.OnConnect; next != nil {
-		options.OnConnect = func(_ context.Context, conn *redis.Conn) error {
-			return d.inTime(func(ctx context.Context) error { return next(ctx, conn) })
+		options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+			return inTime(ctx, func(ctx context.Context) error { return next(ctx, conn) })
 		}
 	}
 	next := options.CredentialsProviderContext
@@ -205,9 +205,9 @@ func (d *dialer) bound(options *redis.Options) {
 		next = func(context.Context) (string, string, error) { user, password := plain(); return user, password, nil }
 	}
 	if next != nil {
-		options.CredentialsProviderContext = func(context.Context) (string, string, error) {
+		options.CredentialsProviderContext = func(ctx context.Context) (string, string, error) {
 			var user, password string
-			err := d.inTime(func(ctx context.Context) (err error) { user, password, err = next(ctx); return err })
+			err := inTime(ctx, func(ctx context.Context) (err error) { user, password, err = next(ctx); return err })
 			if err != nil {
 				return "", "", err
 			}
@@ -216,13 +216,18 @@ func (d *dialer) bound(options *redis.Options) {
 	}
 }
 
-func (d *dialer) inTime(call func(context.Context) error) error {
-	ctx, leave := context.WithTimeout(d.life, rules.ConnectWithin)
+func inTime(ctx context.Context, call func(context.Context) error) error {
+	within, leave := context.WithCancel(ctx) // the deadline of a call begins when it is asked for
 	defer leave()
-	if err := detached(ctx, func() error { return call(ctx) }); err != nil {
-		return tokenbucket.Unsent(fmt.Errorf("a function of the program: %w", err))
+	defer time.AfterFunc(rules.ConnectWithin, leave).Stop()
+	err := detached(within, func() error { return call(within) })
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case within.Err() != nil:
+		err = os.ErrDeadlineExceeded
 	}
-	return nil
+	return tokenbucket.Unsent(fmt.Errorf("a function of the program: %w", err))
 }
 
 // detached lets a function go on when the context ends. A panic is its error.

@@ -78,7 +78,7 @@ func limit(options *redis.Options, size int) *dialer {
 	}
 	d.life, d.end = context.WithCancel(context.Background())
 	options.Dialer = d.dial
-	d.bound(options)
+	bound(options)
 	return d
 }
 

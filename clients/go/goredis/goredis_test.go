@@ -409,3 +409,14 @@ func TestFunctionsOfTheProgramHoldUpNoCallForLongNorEndTheProcess(t *testing.T) 
 		}
 	}
 }
+
+func TestACallEndsWithItsCallerWhileTheProgramPreparesAConnection(t *testing.T) {
+	server := realserver.Start(t)
+	options := &redis.Options{Addr: server.Address(), OnConnect: func(ctx context.Context, _ *redis.Conn) error { <-ctx.Done(); return ctx.Err() }}
+	limiter := limiterOf(t, redis.NewClient(options), tokenbucket.Timeout(5*time.Second))
+	hurried, leave := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer leave()
+	if decision, err := limiter.Take(hurried, "a", 1); err != context.DeadlineExceeded {
+		t.Fatal(decision, err)
+	}
+}
