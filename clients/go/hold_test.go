@@ -350,6 +350,27 @@ func TestTwoThatCloseSettleAtAServerThatIsBack(t *testing.T) {
 	}
 }
 
+func TestTheLogMayCloseAServerThatIsBeingClosed(t *testing.T) {
+	server := &lateHolds{Server: realserver.Start(t), late: []any{}}
+	var limits *tokenbucket.Server
+	limits = tokenbucket.NewServer(server, tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(func(line string, _ ...any) {
+		if strings.Contains(line, "is back") {
+			_ = limits.Close()
+		}
+	}))
+	held := hold(t, tokenbucket.NewLimiter(limits, slot), 1, time.Hour)
+	server.isAway.Store(true)
+	settle(t, held)
+	server.isAway.Store(false)
+	closed := make(chan error)
+	go func() { closed <- limits.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits for itself")
+	}
+}
+
 func TestAPanicDuringARenewalIsNoEndOfTheHold(t *testing.T) {
 	fake, renewals := tokenbuckettest.NewServer(), atomic.Int64{}
 	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {

@@ -100,7 +100,7 @@ func (n *node) call(ctx context.Context, c command) (reply any, err error) {
 		var isSentNow bool
 		reply, isSentNow, err = t.send(c)
 		isSent = isSent || isSentNow
-		if !n.server.isMoving(err) || tries == rules.TriesOfSplitSlot || n.server.now()-began >= int64(within) {
+		if t.at == nil || !n.server.isMoving(err) || tries == rules.TriesOfSplitSlot || n.server.now()-began >= int64(within) {
 			break
 		}
 		t.at.returnPermit()

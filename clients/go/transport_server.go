@@ -32,7 +32,7 @@ type Server struct {
 	degraded  atomic.Int64
 	life      context.Context
 	end       context.CancelFunc
-	closing   sync.Mutex
+	closing   chan struct{} // has room for the one that closes
 
 	// By options.
 	timeout    time.Duration
@@ -78,7 +78,7 @@ const (
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
-	s := &Server{clock: realClock{}, timeout: rules.Timeout, retryEvery: rules.RetryEvery, log: log.Printf}
+	s := &Server{clock: realClock{}, timeout: rules.Timeout, retryEvery: rules.RetryEvery, log: log.Printf, closing: make(chan struct{}, 1)}
 	if clock, ok := doer.(Clock); ok {
 		s.clock = clock
 	}
@@ -118,8 +118,12 @@ func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 // Close closes the connections that were opened for the Server. Later calls return ErrClosed, whatever OnError says. Close
 // limiters that have batches before it. Holds that could not be settled are tried once more.
 func (s *Server) Close() error {
-	s.closing.Lock()
-	defer s.closing.Unlock()
+	select {
+	case s.closing <- struct{}{}:
+		defer func() { <-s.closing }()
+	case <-time.After(3*s.timeout + rules.ConnectWithin): // LogTo may close it while it is being closed
+		return nil
+	}
 	if s.isClosed() {
 		return nil
 	}

@@ -63,9 +63,8 @@ func newNode(options redis.Options) *node {
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
 // clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. Permits bound its connections
-// but for those that ask for slots; dials go on when their call has left, and have a bound of their own. It
-// shares with the program's client neither the handler of notifications nor the settings of maintenance, which a client in use
-// changes.
+// but for those that ask for slots; dials go on when their call has left, and have a bound of their own. It shares with the program's
+// client neither the handler of notifications nor the settings of maintenance, which a client in use changes.
 func limit(options *redis.Options, size int) *dialer {
 	options.MaxRetries, options.MinIdleConns, options.MaxActiveConns = -1, 0, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
