@@ -152,7 +152,7 @@ def prepared(on: Any, op: str, asked: dict[str, Any]) -> Callable[[Any], Any]:
 
 
 def deadline_of(asked: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-    """Of a task: threads have none."""
+    """Returns the deadline of a task; threads have none."""
     return asyncio.timeout(asked["deadline_us"] / 1e6) if "deadline_us" in asked else nullcontext()
 
 
