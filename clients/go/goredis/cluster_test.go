@@ -79,9 +79,11 @@ func TestAFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T) {
 	log.Expect(t, "cannot ask the node "+cluster.Nodes[0].Address())
 }
 
+func id(of *realserver.Server) string { return fmt.Sprint(of.Do("CLUSTER", "MYID")) }
+
 // move begins to move the slot of a name. The target may not know of it.
 func move(name string, source, target *realserver.Server, isKnown bool) {
-	slot, id := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", name)), func(of *realserver.Server) string { return fmt.Sprint(of.Do("CLUSTER", "MYID")) }
+	slot := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", name))
 	if isKnown {
 		target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", id(source))
 	}
@@ -468,6 +470,39 @@ func TestANodeThatKnowsOfNoSlotsChangesNothing(t *testing.T) {
 		limiter := limiterOf(t, client, tokenbucket.Timeout(5*time.Second))
 		for _, name := range names[:2] {
 			left(t, 10)(limiter.Peek(ctx, name, 0))
+		}
+	}
+}
+
+// It was the master of slots that another serves now, and still tells that it has them.
+func TestANodeThatIsCutOffFromTheOthersIsNotBelieved(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	former, promoted, third, names := cluster.Nodes[0], cluster.Nodes[1], cluster.Nodes[2], cluster.Names()
+	for _, other := range []*realserver.Server{promoted, third} {
+		former.Do("CLUSTER", "FORGET", id(other))
+		other.Do("CLUSTER", "FORGET", id(former))
+	}
+	slots := []any{"CLUSTER", "ADDSLOTS"}
+	for slot := 0; slot <= 16383/3; slot++ {
+		slots = append(slots, fmt.Sprint(slot))
+	}
+	promoted.Do(slots...)
+	former.Do("CLUSTER", "ADDSLOTS", fmt.Sprint(former.Do("CLUSTER", "KEYSLOT", names[1])))
+	for node, says := range map[*realserver.Server]string{former: "CLUSTERDOWN The cluster is down", promoted: "<nil>", third: "MOVED "} {
+		realserver.Eventually(t, says, func() bool {
+			_, err := node.Doer().Do(ctx, "EXISTS", names[0])
+			return strings.HasPrefix(fmt.Sprint(err), says)
+		})
+	}
+	move(names[1], promoted, third, true) // each call that is redirected lets go-redis ask any node for the slots
+	addresses := []string{former.Address(), promoted.Address(), third.Address()}
+	limiter := limiterOf(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses}), tokenbucket.RetryEvery(20*time.Millisecond))
+	areAsked := func() bool { return isDecided(limiter, names[0]) && isDecided(limiter, names[1]) }
+	realserver.Eventually(t, "the former master is asked", func() bool { return !areAsked() })
+	realserver.Eventually(t, "the other is asked", areAsked)
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if !areAsked() {
+			t.Fatal("the former master is asked again")
 		}
 	}
 }

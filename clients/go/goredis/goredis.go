@@ -48,7 +48,8 @@ type node struct {
 	client  *redis.Client
 	dialer  *dialer
 	size    int
-	cluster *cluster // that it is of, or nil
+	cluster *cluster    // that it is of, or nil
+	isDown  atomic.Bool // it said CLUSTERDOWN, which may be true of it alone
 }
 
 func newNode(options redis.Options) *node {
@@ -137,6 +138,7 @@ type cluster struct {
 	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
 	looking  chan struct{}             // has room for the one call that looks for the slots
 	hasSlots atomic.Bool
+	doubts   atomic.Bool // the slots that a node has just told were not believed
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
@@ -259,7 +261,8 @@ func cause(err error) error {
 	return tokenbucket.Unanswered(err)
 }
 
-// errNoSlots lets go-redis ask another node where the slots are: this one is not of the cluster, or knows of no other yet.
+// errNoSlots lets go-redis ask another node where the slots are: this one is not of the cluster, or knows of no other yet, or is cut
+// off from the others and names nodes that were masters. Where no other knows better, the next is believed.
 var errNoSlots = errors.New("it knows of no slots")
 
 // DialHook changes nothing.
@@ -269,7 +272,7 @@ func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		if _, isOurs := command.(*redis.Cmd); isOurs {
-			return n.see(ctx, n.ask(ctx, func() error { return next(ctx, command) }))
+			return n.follow(ctx, func() error { return next(ctx, command) })
 		}
 		slots, isOfSlots := command.(*redis.ClusterSlotsCmd)
 		if !isOfSlots {
@@ -278,10 +281,12 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
 		err := next(slotsContext{within}, command)
-		if err == nil && len(slots.Val()) == 0 {
+		if err == nil && (len(slots.Val()) == 0 || n.isDown.Load() && !n.cluster.doubts.Swap(true)) {
 			err = errNoSlots
 		}
 		if err == nil {
+			n.isDown.Store(false)
+			n.cluster.doubts.Store(false)
 			n.cluster.keepTargets(slots.Val())
 		}
 		return err
@@ -311,7 +316,7 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		if commands[0].Name() != "asking" {
 			return next(ctx, commands)
 		}
-		return n.see(ctx, n.ask(ctx, func() error { return next(ctx, commands) }))
+		return n.follow(ctx, func() error { return next(ctx, commands) })
 	}
 }
 
@@ -341,9 +346,6 @@ func (h *hops) isFollowed(ctx context.Context) bool {
 
 // asksAnother returns whether a call goes on to another node after one said that none serves the slot.
 func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
-	if h == nil {
-		return false
-	}
 	if until := of.unserved.Load(); until != nil && time.Now().Before(*until) {
 		return false
 	}
@@ -354,19 +356,21 @@ func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
 	return h.unserved < mostUnserved && h.isFollowed(ctx)
 }
 
-func (n *node) ask(ctx context.Context, next func() error) error {
-	if err := tokenbucket.PassTo(ctx, n); err != nil {
-		return err
+// follow sends a command to this node, to which it may be redirected.
+func (n *node) follow(ctx context.Context, send func() error) error {
+	h, _ := ctx.Value(following{}).(*hops)
+	err := tokenbucket.PassTo(ctx, n)
+	if err == nil {
+		err = send()
 	}
-	return next()
+	return n.see(ctx, h, err)
 }
 
 // see lets go-redis follow redirections, and look for the masters anew after any other error.
-func (n *node) see(ctx context.Context, err error) error {
+func (n *node) see(ctx context.Context, h *hops, err error) error {
 	if err == nil || err == redis.ErrClosed {
 		return err
 	}
-	h, _ := ctx.Value(following{}).(*hops)
 	if h != nil && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")) {
 		if words := strings.Fields(err.Error()); h.isFollowed(ctx) {
 			n.cluster.targets.Store(words[len(words)-1], time.Now())
@@ -375,8 +379,9 @@ func (n *node) see(ctx context.Context, err error) error {
 		return failure{err}
 	}
 	n.dialer.see(err)
+	n.isDown.Store(redis.HasErrorPrefix(err, "CLUSTERDOWN"))
 	n.cluster.client.ReloadState(ctx)
-	if redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx, n.cluster) {
+	if h != nil && redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx, n.cluster) {
 		return err
 	}
 	return failure{err}
