@@ -52,6 +52,29 @@ func TestNoNodeIsAskedForItsCommands(t *testing.T) {
 	}
 }
 
+// CLUSTER SLOTS costs a large cluster much. The client asks for it at most five times a second.
+func TestCallsThatAreWrongLetNoNodeSayWhereTheSlotsAre(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	limiter, name := limiterOf(t, clusterOf(cluster.Nodes[0])), cluster.Names()[0]
+	cluster.Nodes[0].Do("SET", "tb:"+name, "no bucket")
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, err := limiter.Take(ctx, name, 1); err == nil {
+			t.Fatal("it is no bucket")
+		}
+	}
+	asked := 0
+	for _, node := range cluster.Nodes {
+		for _, line := range strings.Split(fmt.Sprint(node.Do("INFO", "commandstats")), "\r\n") {
+			var calls int
+			_, _ = fmt.Sscanf(line, "cmdstat_cluster|slots:calls=%d", &calls)
+			asked += calls
+		}
+	}
+	if asked == 0 || asked > 3 {
+		t.Errorf("the client asked %d times where the slots are", asked)
+	}
+}
+
 // left expects a decision with so many tokens left.
 func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
 	return func(decision tokenbucket.Decision, err error) {

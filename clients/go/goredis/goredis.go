@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -366,7 +367,10 @@ func (n *node) follow(ctx context.Context, send func() error) error {
 	return n.see(ctx, h, err)
 }
 
-// see lets go-redis follow redirections, and look for the masters anew after any other error.
+// ofMasters are replies after which another node may be the master. After others, as of a wrong call, it is the same.
+var ofMasters = regexp.MustCompile("^(CLUSTERDOWN|LOADING|MASTERDOWN|MOVED|READONLY) ")
+
+// see lets go-redis follow redirections, and look for the masters anew where they may be others.
 func (n *node) see(ctx context.Context, h *hops, err error) error {
 	if err == nil || err == redis.ErrClosed {
 		return err
@@ -380,7 +384,10 @@ func (n *node) see(ctx context.Context, h *hops, err error) error {
 	}
 	n.dialer.see(err)
 	n.isDown.Store(redis.HasErrorPrefix(err, "CLUSTERDOWN"))
-	n.cluster.client.ReloadState(ctx)
+	var reply redis.Error
+	if !errors.As(err, &reply) || ofMasters.MatchString(err.Error()) {
+		n.cluster.client.ReloadState(ctx)
+	}
 	if h != nil && redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx, n.cluster) {
 		return err
 	}
