@@ -328,6 +328,7 @@ type following struct{}
 type hops struct {
 	until    time.Time // it follows no more: one Timeout after the first
 	unserved int       // how many nodes said that none serves the slot
+	isToNext bool      // it was redirected to the node to which it is sent next
 }
 
 const (
@@ -360,6 +361,10 @@ func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
 // follow sends a command to this node, to which it may be redirected.
 func (n *node) follow(ctx context.Context, send func() error) error {
 	h, _ := ctx.Value(following{}).(*hops)
+	if h != nil && h.isToNext {
+		h.isToNext = false
+		n.cluster.targets.Store(n.options.Addr, time.Now())
+	}
 	err := tokenbucket.PassTo(ctx, n)
 	if err == nil {
 		err = send()
@@ -376,8 +381,7 @@ func (n *node) see(ctx context.Context, h *hops, err error) error {
 		return err
 	}
 	if h != nil && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")) {
-		if words := strings.Fields(err.Error()); h.isFollowed(ctx) {
-			n.cluster.targets.Store(words[len(words)-1], time.Now())
+		if h.isToNext = h.isFollowed(ctx); h.isToNext {
 			return err
 		}
 		return failure{err}

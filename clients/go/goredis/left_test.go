@@ -3,6 +3,8 @@ package goredis
 import (
 	"context"
 	"fmt"
+	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,21 +43,39 @@ func TestNodesThatLeftAreForgotten(t *testing.T) {
 
 // go-redis closes the client of a node without slots a minute after it has loaded the slots, but not that of a replica.
 func TestANodeToWhichCallsAreRedirectedCountsAsAReplica(t *testing.T) {
-	cluster := realserver.StartCluster(t)
-	source, target, key := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
-	source.Do("CLUSTER", "SETSLOT", fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", key)), "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
-	c := newCluster(*redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}).Options())
-	defer c.Close()
-	realserver.Eventually(t, "it is kept", func() bool {
-		var isKept atomic.Bool
-		_, _ = c.DoFor(context.Background(), key, "GET", key)
-		c.client.ReloadState(context.Background())
-		_ = c.client.ForEachSlave(context.Background(), func(_ context.Context, replica *redis.Client) error {
-			if replica.Options().Addr == target.Address() {
-				isKept.Store(true)
-			}
-			return nil
+	for _, address := range []string{"127.0.0.1", "::1"} {
+		t.Run(address, func(t *testing.T) {
+			cluster := realserver.StartCluster(t)
+			source, target, key := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
+			target.Do("CONFIG", "SET", "cluster-announce-ip", address)
+			realserver.Eventually(t, "the source knows the address", func() bool {
+				return strings.Contains(fmt.Sprint(source.Do("CLUSTER", "NODES")), " "+address+":"+port(target.Address()))
+			})
+			source.Do("CLUSTER", "SETSLOT", fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", key)), "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
+			c := newCluster(*redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{source.Address()},
+				Dialer: func(_ context.Context, network, address string) (net.Conn, error) { // servers listen there alone
+					return net.Dial(network, "127.0.0.1:"+port(address))
+				},
+			}).Options())
+			defer c.Close()
+			realserver.Eventually(t, "it is kept", func() bool {
+				var isKept atomic.Bool
+				_, _ = c.DoFor(context.Background(), key, "GET", key)
+				c.client.ReloadState(context.Background())
+				_ = c.client.ForEachSlave(context.Background(), func(_ context.Context, replica *redis.Client) error {
+					if replica.Options().Addr == net.JoinHostPort(address, port(target.Address())) {
+						isKept.Store(true)
+					}
+					return nil
+				})
+				return isKept.Load()
+			})
 		})
-		return isKept.Load()
-	})
+	}
+}
+
+func port(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
 }
