@@ -123,7 +123,7 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, p part, fetching 
 	}
 	select {
 	case <-fetching:
-	case <-time.After(l.server.timeout): // a connection or a hook may hold up the other call
+	case <-time.After(l.server.patience()): // a connection or a hook may hold up the other call
 	case <-ctx.Done():
 		return Decision{}, ctx.Err()
 	}

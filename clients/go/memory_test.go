@@ -255,22 +255,24 @@ func TestACallWaitsForNoBatchThatMakesRoom(t *testing.T) {
 }
 
 func TestCallsDuringAFetchAreNotDeniedWhatItBrings(t *testing.T) {
-	fake, fetched := tokenbuckettest.NewServer(), make(chan struct{})
-	far := instead(fake, "TB.TAKEUPTO", func(ctx context.Context, args ...any) (any, error) {
-		reply, err := fake.Do(ctx, args...)
-		close(fetched)
-		time.Sleep(20 * time.Millisecond)
-		return reply, err
-	})
-	server := tokenbucket.NewServer(far, tokenbucket.Timeout(5*time.Second))
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 50, Rate: "1/h"}, tokenbucket.Batch(50))
-	var taken []chan tokenbucket.Decision
-	for i := 0; i < 50; i++ {
-		taken = append(taken, begin(ctx, limiter))
-		<-fetched
-	}
-	for _, one := range taken {
-		expectDecided(t, <-one)
+	for _, timeout := range []time.Duration{5 * time.Second, 0} {
+		fake, fetched := tokenbuckettest.NewServer(), make(chan struct{})
+		far := instead(fake, "TB.TAKEUPTO", func(ctx context.Context, args ...any) (any, error) {
+			reply, err := fake.Do(ctx, args...)
+			close(fetched)
+			time.Sleep(20 * time.Millisecond)
+			return reply, err
+		})
+		server := tokenbucket.NewServer(far, tokenbucket.Timeout(timeout))
+		limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 50, Rate: "1/h"}, tokenbucket.Batch(50))
+		var taken []chan tokenbucket.Decision
+		for i := 0; i < 50; i++ {
+			taken = append(taken, begin(ctx, limiter))
+			<-fetched
+		}
+		for _, one := range taken {
+			expectDecided(t, <-one)
+		}
 	}
 }
 
