@@ -89,6 +89,25 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica
     assert package.driver.log.read_text().count("cannot ask") <= 1
 
 
+def test_slots_of_a_node_that_is_gone_are_found_at_one_that_was_there_before(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    gone, remaining, also_gone = nodes.nodes
+    package.limit(remaining, **LIMIT, on_error="closed", retry_every_ms=100)
+    for _, name in one_on_each(nodes):
+        takes(package, name, 6, 2)
+    name, ids = nodes.name_on(gone), [ask(node, "CLUSTER", "MYID") for node in (gone, also_gone)]
+    gone.kill()
+    also_gone.kill()
+    eventually(lambda: package.take(name, cost=0)["degraded"])
+    for one in ids:
+        ask(remaining, "CLUSTER", "FORGET", one)
+    first, last, *_ = ask(remaining, "CLUSTER", "SLOTS")[0]
+    ask(remaining, "CLUSTER", "ADDSLOTS", *map(str, [*range(first), *range(last + 1, 16384)]))
+    eventually(lambda: not any(package.take(name, cost=0)["degraded"] for _ in range(20)))
+
+
 def test_a_slot_that_no_node_serves_is_an_outage_of_no_node(
     package: Package, start_nodes: StartNodes
 ) -> None:

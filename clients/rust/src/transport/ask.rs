@@ -143,6 +143,9 @@ impl Transport {
         let why = match followed {
             Ok(reply) => {
                 call.node.decides();
+                if call.is_trial {
+                    self.look_at_slots(); // it may be the successor itself, which redirects to none
+                }
                 return Ok(Answer::Reply(reply));
             }
             Err(failure) => failure,

@@ -78,8 +78,7 @@ impl Cluster {
         if nodes.is_empty() {
             nodes.extend(known.nodes.values().chain(&self.seeds));
         }
-        let at = known.looks.checked_rem(nodes.len())?;
-        Some(nodes[at].clone())
+        known.looks.checked_rem(nodes.len()).map(|at| nodes[at].clone())
     }
 
     /// Forgets the nodes without slots: they left, or are where a slot moves to. A call that is under way keeps its node and

@@ -183,10 +183,8 @@ impl Transport {
 
     /// Asks where the slots are, in the background.
     pub(super) fn look_at_slots(&self) {
-        let Some(node) = self.shared.cluster.as_ref().and_then(|cluster| cluster.one_to_ask(self.now()))
-        else {
-            return;
-        };
+        let cluster = self.shared.cluster.as_ref();
+        let Some(node) = cluster.and_then(|cluster| cluster.one_to_ask(self.now())) else { return };
         let transport = self.clone();
         self.spawn(async move {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
