@@ -388,7 +388,7 @@ func TestFunctionsOfTheProgramHoldUpNoCallForLongNorEndTheProcess(t *testing.T) 
 				o.CredentialsProviderContext = func(context.Context) (string, string, error) { do(); return "", "", nil }
 			},
 		} {
-			var isOver atomic.Bool
+			isOver, fault := &atomic.Bool{}, fault // one that hangs looks at them later
 			options := &redis.Options{Addr: server.Address()}
 			set(options, func() {
 				if !isOver.Load() {
