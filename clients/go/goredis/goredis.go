@@ -50,6 +50,7 @@ type node struct {
 	dialer  *dialer
 	size    int
 	cluster *cluster    // that it is of, or nil
+	known   string      // its address as the cluster knows it: NewClient may change that of the options
 	isDown  atomic.Bool // it said CLUSTERDOWN, which may be true of it alone
 }
 
@@ -147,7 +148,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		c.forgetLeft()
-		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c}
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c, known: of.Addr}
 		n.dialer = limit(of, n.size)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -363,7 +364,7 @@ func (n *node) follow(ctx context.Context, send func() error) error {
 	h, _ := ctx.Value(following{}).(*hops)
 	if h != nil && h.isToNext {
 		h.isToNext = false
-		n.cluster.targets.Store(n.options.Addr, time.Now())
+		n.cluster.targets.Store(n.known, time.Now())
 	}
 	err := tokenbucket.PassTo(ctx, n)
 	if err == nil {
