@@ -75,6 +75,24 @@ func TestCallsThatAreWrongLetNoNodeSayWhereTheSlotsAre(t *testing.T) {
 	}
 }
 
+// A replica refuses what its user may not call, and redirects no such call.
+func TestAFormerMasterThatRefusesCallsIsLeft(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	limiter, name := limiterOf(t, clusterOf(cluster.Nodes[0])), cluster.Names()[0]
+	left(t, 9)(limiter.Take(ctx, name, 1))
+	former, next := cluster.Nodes[0], cluster.Nodes[1]
+	former.Do("DEL", "tb:"+name)
+	for _, node := range []*realserver.Server{next, former} {
+		node.Do("CLUSTER", "SETSLOT", fmt.Sprint(node.Do("CLUSTER", "KEYSLOT", name)), "NODE", id(next))
+	}
+	former.Do("ACL", "SETUSER", "default", "-tb.take")
+	began := time.Now()
+	realserver.Eventually(t, "the next master is asked", func() bool { return isDecided(limiter, name) })
+	if took := time.Since(began); took > 5*time.Second { // go-redis asks for the slots every ten
+		t.Fatal(took)
+	}
+}
+
 // left expects a decision with so many tokens left.
 func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
 	return func(decision tokenbucket.Decision, err error) {

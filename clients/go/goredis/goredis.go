@@ -373,8 +373,9 @@ func (n *node) follow(ctx context.Context, send func() error) error {
 	return n.see(ctx, h, err)
 }
 
-// ofMasters are replies after which another node may be the master. After others, as of a wrong call, it is the same.
-var ofMasters = regexp.MustCompile("^(CLUSTERDOWN|LOADING|MASTERDOWN|MOVED|READONLY) ")
+// ofMasters are replies after which another node may be the master. Most refuse a call before a replica would redirect it. After
+// others, as of a wrong call, it is the same.
+var ofMasters = regexp.MustCompile(`^((CLUSTERDOWN|DENIED|LOADING|MASTERDOWN|MOVED|NOAUTH|NOPERM|NOREPLICAS|READONLY|WRONGPASS) |ERR unknown command)`)
 
 // see lets go-redis follow redirections, and look for the masters anew where they may be others.
 func (n *node) see(ctx context.Context, h *hops, err error) error {
