@@ -51,7 +51,8 @@ type node struct {
 	size    int
 	cluster *cluster    // that it is of, or nil
 	known   string      // its address as the cluster knows it: NewClient may change that of the options
-	isDown  atomic.Bool // it said CLUSTERDOWN, which may be true of it alone
+	isDown  atomic.Bool // it said that the cluster is down, which may be true of it alone
+	doubted atomic.Bool // what it told of the slots was not believed, and no other was since
 }
 
 func newNode(options redis.Options) *node {
@@ -140,7 +141,6 @@ type cluster struct {
 	unserved atomic.Pointer[time.Time] // until when a slot that a node does not serve counts as one that none serves
 	looking  chan struct{}             // has room for the one call that looks for the slots
 	hasSlots atomic.Bool
-	doubts   atomic.Bool // the slots that a node has just told were not believed
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
@@ -183,7 +183,7 @@ func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, erro
 			break
 		}
 	}
-	err := c.client.Process(context.WithValue(ctx, following{}, &hops{}), command)
+	err := c.client.Process(context.WithValue(ctx, (*hops)(nil), &hops{}), command)
 	return command.Val(), cause(err)
 }
 
@@ -263,14 +263,12 @@ func cause(err error) error {
 	return tokenbucket.Unanswered(err)
 }
 
-// errNoSlots lets go-redis ask another node where the slots are: this one is not of the cluster, or knows of no other yet, or is cut
-// off from the others and names nodes that were masters. Where no other knows better, the next is believed.
-var errNoSlots = errors.New("it knows of no slots")
-
 // DialHook changes nothing.
 func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook is called for each command to a node of a cluster.
+// ProcessHook is called for each command to a node of a cluster. It lets go-redis ask another node where the slots are: this one is
+// not of the cluster, or knows of no other yet, or is cut off from the others and names nodes that were masters. Where no other
+// knows better, it is believed when it is asked again.
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		if _, isOurs := command.(*redis.Cmd); isOurs {
@@ -283,12 +281,11 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		within, cancel := context.WithTimeout(ctx, slotsWithin)
 		defer cancel()
 		err := next(slotsContext{within}, command)
-		if err == nil && (len(slots.Val()) == 0 || n.isDown.Load() && !n.cluster.doubts.Swap(true)) {
-			err = errNoSlots
+		if err == nil && (len(slots.Val()) == 0 || n.isDown.Load() && !n.doubted.Swap(true)) {
+			err = errors.New("it knows of no slots")
 		}
 		if err == nil {
-			n.isDown.Store(false)
-			n.cluster.doubts.Store(false)
+			n.cluster.nodes.Range(func(_, one any) bool { one.(*node).doubted.Store(false); return true })
 			n.cluster.keepTargets(slots.Val())
 		}
 		return err
@@ -322,10 +319,7 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// following is the key of the hops of a call.
-type following struct{}
-
-// hops are what a call has followed from node to node.
+// hops are what a call has followed from node to node. Nil is their key in its context.
 type hops struct {
 	until    time.Time // it follows no more: one Timeout after the first
 	unserved int       // how many nodes said that none serves the slot
@@ -361,7 +355,7 @@ func (h *hops) asksAnother(ctx context.Context, of *cluster) bool {
 
 // follow sends a command to this node, to which it may be redirected.
 func (n *node) follow(ctx context.Context, send func() error) error {
-	h, _ := ctx.Value(following{}).(*hops)
+	h, _ := ctx.Value((*hops)(nil)).(*hops)
 	if h != nil && h.isToNext {
 		h.isToNext = false
 		n.cluster.targets.Store(n.known, time.Now())
@@ -379,6 +373,10 @@ var ofMasters = regexp.MustCompile(`^((CLUSTERDOWN|DENIED|LOADING|MASTERDOWN|MOV
 
 // see lets go-redis follow redirections, and look for the masters anew where they may be others.
 func (n *node) see(ctx context.Context, h *hops, err error) error {
+	// Until it answers a call of a key.
+	if isDown := err != nil && redis.HasErrorPrefix(err, "CLUSTERDOWN The cluster"); isDown || err == nil && h != nil && n.isDown.Load() {
+		n.isDown.Store(isDown)
+	}
 	if err == nil || err == redis.ErrClosed {
 		return err
 	}
@@ -389,9 +387,7 @@ func (n *node) see(ctx context.Context, h *hops, err error) error {
 		return failure{err}
 	}
 	n.dialer.see(err)
-	n.isDown.Store(redis.HasErrorPrefix(err, "CLUSTERDOWN"))
-	var reply redis.Error
-	if !errors.As(err, &reply) || ofMasters.MatchString(err.Error()) {
+	if _, isReply := err.(redis.Error); !isReply || ofMasters.MatchString(err.Error()) {
 		n.cluster.client.ReloadState(ctx)
 	}
 	if h != nil && redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served") && h.asksAnother(ctx, n.cluster) {
