@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from conftest import Package, StartNodes, StartProxy, StartServer, cluster_of_one, eventually
+from conftest import Package, StartNodes, StartProxy, StartServer, cluster_of_one, eventually, stopped
+from drivers import DriverError
 from launch import Servers, ask
 from services import Service, module
 
@@ -106,6 +108,26 @@ def test_slots_of_a_node_that_is_gone_are_found_at_one_that_was_there_before(
     first, last, *_ = ask(remaining, "CLUSTER", "SLOTS")[0]
     ask(remaining, "CLUSTER", "ADDSLOTS", *map(str, [*range(first), *range(last + 1, 16384)]))
     eventually(lambda: not any(package.take(name, cost=0)["degraded"] for _ in range(20)))
+
+
+def test_a_node_that_refuses_the_user_keeps_no_other_away(package: Package, start_nodes: StartNodes) -> None:
+    nodes = start_nodes()
+    first, paused, third = nodes.nodes
+    package.limit(first, **LIMIT, on_error="closed", retry_every_ms=100)
+    for _, name in one_on_each(nodes):
+        takes(package, name, 6)
+
+    def is_decided() -> bool:
+        with suppress(DriverError):  # of the node that refuses, to which a trial may go
+            return not package.take(nodes.name_on(paused), cost=0)["degraded"]
+        return False
+
+    for refusing in (first, third):
+        ask(refusing, "ACL", "SETUSER", "default", "-tb.take")
+        with stopped(paused.pid):
+            eventually(lambda: not is_decided())
+        eventually(is_decided)
+        ask(refusing, "ACL", "SETUSER", "default", "+tb.take")
 
 
 def test_a_slot_that_no_node_serves_is_an_outage_of_no_node(

@@ -143,9 +143,6 @@ impl Transport {
         let why = match followed {
             Ok(reply) => {
                 call.node.decides();
-                if call.is_trial {
-                    self.look_at_slots(); // it may be the successor itself, which redirects to none
-                }
                 return Ok(Answer::Reply(reply));
             }
             Err(failure) => failure,
@@ -233,6 +230,7 @@ impl Transport {
             return Ok(());
         }
         self.admit_to_away(call)?;
+        self.look_at_slots(); // the one that answers may have them by now, and redirects to none
         if let Some(node) = self.shared.cluster.as_ref().and_then(|cluster| cluster.one_there(&[])) {
             call.node = node;
         }

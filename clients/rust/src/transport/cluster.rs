@@ -58,10 +58,12 @@ impl Cluster {
         (known.or_else(guess).unwrap_or_else(|| self.first.clone()), is_guess)
     }
 
-    /// Returns a node that is not away and was not asked, if there is one.
+    /// Returns a node that is not away and was not asked, if there is one. After each look it is the next: one may refuse the user.
     pub(super) fn one_there(&self, asked: &[Arc<Node>]) -> Option<Arc<Node>> {
         let is_new = |node: &Arc<Node>| asked.iter().all(|one| !Arc::ptr_eq(one, node));
-        locked(&self.known).nodes.values().find(|node| !node.is_away() && is_new(node)).cloned()
+        let known = locked(&self.known);
+        let nodes: Vec<_> = known.nodes.values().filter(|node| !node.is_away() && is_new(node)).collect();
+        known.looks.checked_rem(nodes.len()).map(|at| nodes[at].clone())
     }
 
     /// Returns a node to ask for slots, unless one was asked a moment ago.
