@@ -49,9 +49,11 @@ func TestANodeToWhichCallsAreRedirectedCountsAsAReplica(t *testing.T) {
 			source, target, key := cluster.Nodes[0], cluster.Nodes[1], cluster.Names()[0]
 			announced := net.JoinHostPort(address, port(target.Address()))
 			target.Do("CONFIG", "SET", "cluster-announce-ip", address)
-			realserver.Eventually(t, "the source knows the address", func() bool {
-				return strings.Contains(fmt.Sprint(source.Do("CLUSTER", "NODES")), " "+address+":"+port(target.Address()))
-			})
+			for _, node := range cluster.Nodes {
+				realserver.Eventually(t, "each knows the address", func() bool {
+					return strings.Contains(fmt.Sprint(node.Do("CLUSTER", "NODES")), " "+address+":"+port(target.Address()))
+				})
+			}
 			source.Do("CLUSTER", "SETSLOT", fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", key)), "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
 			c := newCluster(*redis.NewClusterClient(&redis.ClusterOptions{
 				Addrs: []string{source.Address()},
