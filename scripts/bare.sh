@@ -12,10 +12,10 @@ for program in cargo rustc cc redis-cli; do
     # shellcheck disable=SC2016 # for the inner shell
     scripts/chroot.sh run "$root" sh -c '! command -v "$1"' sh $program
 done
-git clone --quiet --no-hardlinks . "$root/root/project"
+git clone --quiet --no-hardlinks . "$root/project"
 # shellcheck disable=SC2016 # for the inner shell
 scripts/chroot.sh run "$root" bash -euc '
-    cd /root/project
+    cd /project
     make run PORT="$1" &
     while ! command -v redis-cli >/dev/null || [ ! -e target/release/libtokenbucket.so ]; do
         kill -0 $! 2>/dev/null || { echo "error: make run ended" >&2; exit 1; }
