@@ -282,7 +282,7 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		defer cancel()
 		err := next(slotsContext{within}, command)
 		if err == nil && (len(slots.Val()) == 0 || n.isDown.Load() && !n.doubted.Swap(true)) {
-			err = errors.New("it knows of no slots")
+			err = errors.New("it may not know the slots")
 		}
 		if err == nil {
 			n.cluster.nodes.Range(func(_, one any) bool { one.(*node).doubted.Store(false); return true })
